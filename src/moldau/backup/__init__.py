@@ -1,5 +1,6 @@
-"""The cluster's own logs in the object store, and the restore of a cluster from them.
+"""Saves the cluster's own logs in the object store, and restores a cluster from the saved logs.
 
-Records of diskless topics are stored in objects. Only the logs of the cluster show which object contains
-which offset. :mod:`moldau.backup.cut_format` describes the stored objects.
+Records of diskless topics are stored in objects. But only the cluster's own logs show which object contains
+the records of which offsets. Therefore these logs are stored, too. :mod:`moldau.backup.cut_format` describes
+the stored objects.
 """

@@ -66,8 +66,9 @@ class SaveLogsResult(Message):
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     begins_anew: bool = wire("bool", default=False)
-    """Whether the new parts replace all earlier parts of the log, because the log does not continue the
-    earlier parts."""
+    """Whether the new parts replace all saved parts of the log. This is the case if the leader's log does not
+    continue the saved parts.
+    """
     pieces: Sequence[SavedPiece] = wire([SavedPiece], default=())
 
 
@@ -79,8 +80,8 @@ class SaveLogsRequest(Message):
     object_key: str = wire("string")
     """The prefix of the keys of the objects that are stored."""
     rounds: int = wire("int32")
-    """Number of times that the sender has saved all logs before this call. Brokers wait for higher numbers
-    before they delete data.
+    """Number of times that the sender has saved all logs before this call. A broker that wants to delete data
+    waits until it receives a higher number.
     """
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
     """The partitions to save. The array is empty for a broker that leads none of the logs. Such a broker only
@@ -105,8 +106,9 @@ class SaveLogsResponse(Message):
 
 
 class LogToSave(NamedTuple):
-    """A log that must be saved, and the end of its part that is in the last complete cut. It has the same
-    fields as :class:`SaveLogsLog`."""
+    """A log that must be saved, and the end offset up to which the last complete cut contains the log. The
+    fields are the same as in :class:`SaveLogsLog`.
+    """
 
     log_id: LogId
     leader_epoch: int

@@ -1,4 +1,5 @@
-"""A cut: a consistent state of all logs of a cluster, and the objects that contain it. Pure.
+"""A cut: a consistent state of the cluster's own logs and of its metadata, and the objects that contain this
+state. Pure.
 
 =========================================== ==========================================================
 key                                         content
@@ -13,10 +14,10 @@ Therefore a cut is complete if its object exists. The key of this object has the
 cut in that generation, the time, and the broker that made the cut. Cuts are ordered by generation and number,
 because the clocks of brokers may differ.
 
-*Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. Therefore a cut is
-consistent. If it contains a committed offset, it also contains the records before this offset. If it shows
-that a batch has left the WAL, it also contains the remote segment with this batch. If it contains records of
-a partition, it also contains the metadata of this partition.
+*Order.* The logs are read in the order of :data:`STEPS`, and the metadata are read after the logs. This order
+makes a cut consistent. If a cut contains a committed offset, it also contains the records before this offset.
+If a cut shows that a batch has left the WAL, it also lists the remote segment with this batch. If a cut
+contains records of a partition, it also contains the metadata of this partition.
 """
 
 import json
@@ -142,14 +143,17 @@ class ClusterCut:
 
     cluster_id: str
     created_ms: int
-    """Time before the first log was read, by the clock of the broker that made the cut."""
+    """The time at which the work on the cut began, before the first log was read. It is measured by the clock
+    of the broker that made the cut.
+    """
     generation: int = 0
-    """Number of restores of the cluster before this cut."""
+    """The number of times that the cluster was restored before this cut was made."""
     number: int = 0
     """One more than the number of the previous cut. This cut continues the previous cut."""
     lease_ms: int = DEFAULT_LEASE_MS
-    """Time in ms from the beginning of a restore. In this time, a node of the saved cluster may still write
-    to the bucket."""
+    """The time in ms after the beginning of a restore during which a node of the saved cluster can still
+    write to the bucket.
+    """
     metadata: ObjectPart
     """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int
@@ -170,7 +174,7 @@ def data_key(generation: int, created_ms: int, broker_id: int, unique: str) -> s
 
 
 class CutName(NamedTuple):
-    """The parts of a cut's key. They are compared to order the cuts."""
+    """The parts of a cut's key. Cuts are sorted by these parts."""
 
     generation: int
     number: int
@@ -205,7 +209,7 @@ def created_of(key: str) -> int | None:
 
 
 def encode_cut(cut: ClusterCut) -> bytes:
-    """The object of a cut: a line of JSON, and a line with the CRC-32C of the first line."""
+    """The content of a cut's object: a line of JSON, and a line with the CRC-32C of the first line."""
     document = {
         "format": FORMAT,
         "cluster_id": cut.cluster_id,

@@ -72,7 +72,9 @@ class BackupCluster(Protocol):
         ...
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
-        """Ask the leader of logs, which may be this broker, to save the logs. Raises ``KafkaError``."""
+        """Ask the broker ``broker_id``, which leads the logs, to save them. This may be the local broker.
+        Raises ``KafkaError``.
+        """
         ...
 
     def until_current(self) -> Awaitable[None]:
@@ -132,7 +134,7 @@ class CutMaker:
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
             # The age of the unsaved records is not known. Therefore the age of the saved state is counted
-            # from this moment.
+            # from the beginning of this call.
             self._current_at = begun_at
         try:
             if self._ledger is None:
@@ -140,7 +142,7 @@ class CutMaker:
             cut = await self._new_cut(self._ledger, created_ms)
             if cut is not None:
                 # From this line on, the cut may be in the store even if the store returns an error. Therefore
-                # its data must not be deleted.
+                # the objects with the data of the cut must not be deleted after an error.
                 self._round_keys = set()
                 await self._stored.store(cut, self._cluster.broker_id, self._unique())
                 self._ledger.complete(cut)
@@ -169,9 +171,9 @@ class CutMaker:
     async def _begin(self) -> Ledger:
         """Continue from the newest cut of this generation.
 
-        The logs of a restored cluster are saved again from their start. This is needed because a later cut of
-        the old cluster may have other records at the same offsets. A cluster that has lost metadata since the
-        newest cut must not continue from that cut.
+        After a restore, the logs are saved again from their start. This is needed because the old cluster may
+        have made more cuts after the restored cut, with other records at the same offsets. A cluster that has
+        lost metadata since the newest cut must not continue from that cut.
         """
         found = await self._stored.newest()
         await self._cluster.until_current()
@@ -232,11 +234,11 @@ class CutMaker:
     async def _save_all(self, ledger: Ledger, key: str) -> None:
         """Ask the leaders to save all logs, in the order of :data:`STEPS`.
 
-        If a log begins with a new snapshot, another pass follows, for this reason: the snapshot may have been
-        made during the pass. It may then contain the commit of a transaction, although the pass had saved the
-        log of decisions before this commit was decided. A restore could not revoke such a commit, because a
-        snapshot has no markers. The next pass saves the decision, and stores only records that are not stored
-        yet.
+        A pass saves all logs once. If a log begins with a new snapshot after a pass, another pass follows,
+        because the snapshot may have been made during the pass. The snapshot may then contain the commit of a
+        transaction that was decided after the pass had saved ``__transaction_state``. A restore could not
+        revoke such a commit, because a snapshot has no markers. The next pass saves the decision, and stores
+        only records that are not stored yet.
         """
         for number in range(_PASSES_MAX):
             has_new_snapshot = False
@@ -254,8 +256,9 @@ class CutMaker:
         return image.provenance.offset == known.provenance.offset or image == known
 
     async def _notify_other_brokers(self, ledger: Ledger, key: str) -> None:
-        """Tell the brokers that lead none of the logs about the round. Without this information, a broker
-        does not delete objects."""
+        """Send the number of the round to the brokers that lead none of the logs. A broker that does not
+        receive this number deletes no objects.
+        """
         cluster = self._cluster
         leaders = {log.leader_id for topics in STEPS for log in _led_logs(cluster.image, topics)}
         others = [each.broker_id for each in cluster.image.active_brokers() if each.broker_id not in leaders]
@@ -264,7 +267,9 @@ class CutMaker:
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def _save_step(self, ledger: Ledger, logs: Sequence[LedLog], key: str) -> bool:
-        """Ask all leaders to save their logs. Returns whether a log now begins with another snapshot."""
+        """Ask all leaders to save their logs. Returns whether any log now begins with another snapshot than
+        before this call.
+        """
         by_leader: dict[int, list[LedLog]] = defaultdict(list)
         for log in logs:
             by_leader[log.leader_id].append(log)
@@ -303,7 +308,9 @@ class CutMaker:
 
 
 def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
-    """The partitions of existing topics. Raises ``KafkaError`` when a partition has no leader."""
+    """The partitions of those of the given topics that exist. Raises ``KafkaError`` when a partition has no
+    leader.
+    """
     found: list[LedLog] = []
     for name in topics:
         topic = image.topics.get(name)

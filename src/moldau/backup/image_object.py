@@ -26,8 +26,7 @@ _PARTITIONS_A_BLOCK: Final = 1_000
 
 
 class ImageEncoder:
-    """Encodes images one after another. Only the parts that changed since the previous image are encoded
-    again."""
+    """Encodes successive images. Only the parts that changed since the previous image are encoded again."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -41,8 +40,8 @@ class ImageEncoder:
         blocks: dict[object, _Block] = {}
         for key, source, records in _sources(image):
             block = self._blocks.get(key)
-            # An unchanged entry is still the same object. Python compares objects by identity first, so this
-            # comparison is fast.
+            # The entries of ``source`` that have not changed are the same objects as in the previous image.
+            # Python compares entries by identity first, so this comparison is fast.
             if block is None or not (block.source is source or block.source == source):
                 block = _Block(source, self._encoded(records()))
                 await asyncio.sleep(0)
@@ -66,7 +65,9 @@ class _Block(NamedTuple):
 
 
 def _sources(image: MetadataImage) -> Iterator[tuple[object, object, Callable[[], Iterable[Message]]]]:
-    """Parts of the image that change rarely: a key, the immutable part, and its records."""
+    """The parts of the image that change rarely. For each part, yields a key, the immutable object of the
+    part, and a function that returns the part's records.
+    """
     for topics in image.topics.by_name.chunks():
         if sum(len(topic.partitions) for topic in topics.values()) <= _PARTITIONS_A_BLOCK:
             yield id(topics), topics, partial(_records_of, topics)

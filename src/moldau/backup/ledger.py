@@ -44,7 +44,7 @@ class Ledger:
         """Number of times that all logs were saved."""
 
     def request(self, log: LedLog) -> LogToSave:
-        """The part of a request to a leader that asks for one log.
+        """The entry for one log in the request to the leader of this log.
 
         If the unfinished cut already has pieces of the log, the request asks for the records after these
         pieces. Raises ``KafkaError`` when another leader was elected after those pieces were stored.
@@ -60,8 +60,9 @@ class Ledger:
             from_offset = _next_from(saved.pieces)
             if from_offset >= 0 and not _may_read_again(log, saved, from_offset):
                 from_offset = -1
-        # A deletion of data waits until the end that the requests name includes the records on which the
-        # deletion depends. Therefore this end must be in a complete cut.
+        # A broker deletes data only when the end offset in such a request shows that the records on which the
+        # deletion depends are saved. Therefore this end offset must be the end offset of a complete cut, not
+        # of the unfinished cut.
         end = (-1, -1) if saved is None else (saved.end_offset, saved.epoch)
         asked = self._asked[log.log_id] = LogToSave(log.log_id, log.leader_epoch, *end, from_offset)
         return asked
@@ -97,8 +98,9 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
     Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
     A restore would then restore this deleted record. A leader knows the offsets that it has compacted itself
-    (:mod:`.log_saver`). It does not know the offsets that another replica has compacted. Therefore the result
-    is True only if each of the saved pieces ends with a record of the leader's own epoch.
+    (:mod:`.log_saver`). It does not know the offsets that another replica has compacted. Therefore, for a
+    compacted log, the result is True only if each saved piece that ends after ``from_offset`` ends with a
+    record of the leader's own epoch. For any other log, the result is always True.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:
@@ -108,8 +110,8 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
 
 def _next_from(pieces: Sequence[LogPiece]) -> int:
-    """The first offset of the next piece. It is the end of the last piece, or an earlier offset if small
-    pieces are replaced.
+    """The first offset of the next piece. It is the end of the last piece. If the next piece replaces small
+    pieces, it is the beginning of the first replaced piece.
 
     Pieces of about the same size are stored again as one piece. Therefore a log has few pieces, and the
     number of times that a record is stored grows only with the logarithm of the log's size. The result -1

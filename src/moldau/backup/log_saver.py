@@ -95,8 +95,8 @@ class LogSaver:
         partition.check_epoch(log.leader_epoch)
         begun = partition.log.leader_epochs.latest
         if begun is not None and partition.high_watermark < begun.start_offset:
-            # The previous leader may have committed all records before this leader's epoch. Other logs may
-            # refer to these records.
+            # The high watermark must not be before this leader's epoch. The previous leader may have
+            # committed all records before this epoch, and other logs may refer to these records.
             raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
         compacted_end = self._compacted_end(partition.log.topic_partition) or 0
         return _SavedRange(log, partition, partition.high_watermark, compacted_end)
@@ -162,7 +162,9 @@ class _Upload:
 
 
 class _Found(NamedTuple):
-    """A piece whose object is perhaps not stored yet. It has the same fields as :class:`LogPiece`."""
+    """A piece of a log whose object is perhaps not stored yet. It has the same fields as :class:`LogPiece`,
+    but ``part`` refers to the object by its number in the upload.
+    """
 
     base_offset: int
     end_offset: int

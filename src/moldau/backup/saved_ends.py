@@ -21,7 +21,8 @@ class SavedEnds:
         the cut has no record of the log.
 
         One broker makes the cuts and saves all logs in rounds. ``rounds`` is the number of rounds that it has
-        completed. The saved end becomes lower when a cut could not continue an earlier cut.
+        completed. The saved end of a log becomes lower than before if the newest cut could not continue the
+        cut before it.
         """
         known = self._ends.get(log_id, _Ends(-1, -1, 0))
         earlier = known.newest if rounds > 0 and rounds != known.rounds else known.earlier

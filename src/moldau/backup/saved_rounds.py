@@ -1,7 +1,7 @@
 """Counts the rounds in which all logs of the cluster are saved. Deletions on this broker wait for such
 rounds.
 
-A deletion may depend on records of several logs. It waits until a complete round has begun after these
+A deletion may depend on records of several logs. It waits until a round is complete that began after these
 records were written. The cut of that round contains these records, and all records on which they depend. This
 broker does not know when a round begins on the broker that makes the cuts. It only receives that broker's
 requests.
@@ -27,7 +27,9 @@ class _Wait:
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self.first: _Seen | None = None
-        """The first request after this wait began. The round of this request may have begun earlier."""
+        """The first request after this wait began. If another sender sends requests later, it is the first
+        request of that sender. The round of the request may have begun before this wait began.
+        """
         self.is_over = False
 
     def see(self, seen: _Seen) -> None:
@@ -41,8 +43,9 @@ class _Wait:
 
 
 class SavedRounds:
-    """Counts the completed rounds for deletions that wait. The broker that makes the cuts reports them to
-    this broker."""
+    """Counts the completed rounds for deletions that wait. The broker that makes the cuts sends the number of
+    completed rounds to this broker.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """``now_s`` is a monotonic clock."""

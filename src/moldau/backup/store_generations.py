@@ -52,11 +52,12 @@ class GenerationFence:
     from then on.
 
     Implements :class:`moldau.objects.fence.StoreFence`. A deletion checks for a later generation directly
-    before it deletes. A restore first announces its generation and then chooses the state that it restores.
-    The chosen state therefore includes all deletions. An upload relies on a check that is at most ``lease_s``
-    seconds old when the upload is complete. A restore waits for this time before it lists the objects, so its
-    list has all objects whose uploads have succeeded. Shortly before the check becomes too old, an upload
-    begins the next check and does not wait for the result. Uploads share a check.
+    before it deletes. A restore first stores the object of its generation, and then chooses the cut that it
+    restores. Therefore the chosen cut refers to no object that a node of the old cluster has deleted. An
+    upload relies on a check that is at most ``lease_s`` seconds old when the upload is complete. A restore
+    waits for this time before it lists the objects, so its list has all objects whose uploads have succeeded.
+    Shortly before the check becomes too old, an upload begins the next check and does not wait for the
+    result. All uploads use the same check.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class GenerationFence:
         self._looking: asyncio.Task[None] | None = None
         """The check in progress, which uploads share."""
         self.has_metadata = False
-        """Whether the node's metadata are complete. Before that, they may be of an earlier generation."""
+        """Whether the node's metadata are complete. Incomplete metadata may show an earlier generation."""
 
     async def run_once(self) -> None:
         """Check for a newer generation if this node has changed the store since the last check. An idle node

@@ -1,1 +1,3 @@
-"""Partition chunks on a broker (KIP-1114): the end of an active chunk, and reads of inactive chunks."""
+"""Partition chunks on a broker (KIP-1114): the code that ends an active chunk, and the code that reads
+inactive chunks.
+"""

@@ -112,7 +112,7 @@ class SegmentCopy(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the segment is stored, and not only described."""
+        """Whether the segment must be stored. Otherwise the request only asks for its description."""
         return self.segment_id != store_chunk_segment.NO_SEGMENT
 
 

@@ -17,10 +17,11 @@ def retained_start(
 ) -> int:
     """The first offset that the partition keeps, by ``retention.ms`` and ``retention.bytes``.
 
-    It is the start of the log, or the end of the last inactive chunk that must be removed. A chunk must be
-    removed if it is too old or the partition is too large, but only after all earlier chunks.
-    ``active_size_bytes`` is the size of the active chunk, and ``active_since_ms`` is the time when it began.
-    If the records of a chunk have no timestamps, the age of the chunk is the time since the chunk ended.
+    It is the start of the log, or the first offset after the last inactive chunk that must be removed. A
+    chunk must be removed if it is too old or if the partition is too large, and if all earlier chunks must be
+    removed, too. ``active_size_bytes`` is the size of the active chunk, and ``active_since_ms`` is the time
+    when it began. If the records of a chunk have no timestamps, the age of the chunk is the time since the
+    chunk ended.
     """
     start_offset = log_start_offset
     if not config.cleanup_delete:

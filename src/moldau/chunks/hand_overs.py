@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 _CRC_BYTES: Final = 4
 STATES_MAX: Final = 4
 """Maximum number of states that are kept for a partition. Only the latest states are kept, one for each
-leader epoch. Any other state is not needed, because its border was never created, or because the replica has
-already begun at that border."""
+leader epoch. Any other state is not needed, because no chunk was created at its border, or because the
+replica has already begun at that border."""
 _Key = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
 
@@ -113,9 +113,10 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """Return the states that are not needed any more after the new state was stored. A removed state of
-        the same or a later leader epoch is not lost. If the creation of a chunk has failed, the leader sends
-        the state of that chunk again."""
+        """Return the states that are not needed any more after the new state was stored. All other states of
+        the same leader epoch or a later leader epoch are among them. This is safe, because a leader sends the
+        state of a chunk again if the creation of the chunk has failed.
+        """
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)
         earlier = [each for each in others if each.leader_epoch < new.leader_epoch]

@@ -66,8 +66,10 @@ class ChunkHolder:
         return ChunkRecords(result.views, result.size_bytes, result.next_offset, aborted, opened)
 
     async def first_offset(self, topic: str, chunk: ChunkId) -> int:
-        """The first offset of this broker's copy. It is above the chunk's first offset if this broker had
-        removed segments that are in the remote tier. Raises ``KafkaError``."""
+        """The first offset of this broker's copy. It is higher than the chunk's first offset if this broker
+        removed segments at the beginning of the log because they are in the remote tier. Raises
+        ``KafkaError``.
+        """
         return (await self._log(topic, chunk)).local_log_start_offset
 
     async def open_offset(self, topic: str, chunk: ChunkId) -> int:

@@ -17,8 +17,8 @@ def next_replicas(
     with the fewest bytes come first.
 
     ``racks`` contains the active brokers. ``planned`` counts the chunks for which each broker was already
-    chosen. This number matters more than bytes, so that several chunks are spread. Raises
-    ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
+    chosen. This number has priority over the bytes, so that several new chunks are spread over the brokers.
+    Raises ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
     """
     plans = planned or {}
     return _spread(count, racks, lambda each: (plans.get(each, 0), load_bytes.get(each, 0)))
@@ -34,9 +34,9 @@ def rolled_replicas(
     """The brokers for the next chunk of a partition whose chunks are created automatically.
 
     ``led`` counts the other partitions of the topic that each broker leads. A broker that already leads half
-    of the topic's partitions is not chosen as the leader, if another broker can lead. Otherwise an empty
-    broker would get all new records of a topic. Raises ``KafkaError(invalid_replication_factor)`` if there
-    are too few brokers.
+    of the topic's partitions is not chosen as the leader, if another broker can lead. Without this rule, a
+    new broker without records would become the leader of all partitions of the topic, and get all new
+    records. Raises ``KafkaError(invalid_replication_factor)`` if there are too few brokers.
     """
     full = {each for each in racks if led.get(each, 0) >= led_max(partition_count)}
 

@@ -115,7 +115,8 @@ class ChunkedPart:
         nothing = known._replace(aborted=[]) if request.read_committed else known
         if request.max_bytes <= 0 and not request.min_one_batch:
             return nothing
-        # Chunks that are removed during the read may contain markers of its transactions.
+        # This list of chunks is kept, because chunks that are removed during the read may contain the markers
+        # of transactions whose records are read.
         chunks = self._chunks
         for chunk in chunks:
             if chunk.end_offset < offset:

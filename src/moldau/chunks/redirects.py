@@ -1,9 +1,9 @@
 """Sends consumers of inactive chunks to the brokers that have these chunks (KIP-392).
 
-A consumer that names its rack is sent once to a broker that has the chunk. If the consumer asks this broker
-again for the same chunk, the consumer either could not reach the other broker, or was sent back by the other
-broker. The leader then reads the records from that broker and passes them on. Some clients cannot follow a
-redirect, because they read only from replicas of the active chunk.
+The leader sends a consumer that names its rack once to a broker that has the chunk. If the consumer then
+fetches the same chunk from the leader again, it could not reach that broker, or that broker has sent it back.
+In this case the leader reads the records from that broker, and sends them to the consumer itself. Some
+clients cannot follow a redirect, because they read only from replicas of the active chunk.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -34,8 +34,9 @@ def by_preference(
     rack: str | None,
 ) -> list[int]:
     """The brokers that have a chunk, in the order in which they are asked. Brokers that are not fenced come
-    first, then brokers of the consumer's rack. A hash decides between brokers that are equal in both points,
-    so that chunks are spread over brokers."""
+    first, then brokers of the consumer's rack. If brokers are equal in both respects, a hash of the chunk
+    decides their order, so that the reads of different chunks are spread over the brokers.
+    """
     (topic_id, partition), start_offset = place
     key = f"{topic_id}-{partition}-{start_offset}-".encode()
     return sorted(

@@ -121,7 +121,8 @@ class ChunkStandIn(WithoutLog, Partition):
         try:
             bound, chunk_id = chunk.end_offset + 1, ChunkId(*self._key, chunk.start_offset)
             if request.offset < await self._holder.first_offset(self._topic, chunk_id):
-                return self._sent_back(partition, request)  # The leader reads the remote tier.
+                # Only the leader reads records from the remote tier.
+                return self._sent_back(partition, request)
             if request.read_committed:
                 unstable = await self._holder.open_offset(self._topic, chunk_id)
                 if unstable >= 0:

@@ -1,4 +1,5 @@
-"""The records before the active chunk of a tiered partition: the remote tier, and inactive chunks above it.
+"""The records before the active chunk of a tiered partition. They are in the remote tier and in the inactive
+chunks. The inactive chunks also have records with higher offsets than the tier.
 
 The remote tier has no gaps. It begins at the start of the log, and ends at its *copied end*. Chunks before
 the copied end are removed from the brokers when local retention no longer keeps them. A chunk that still
@@ -161,13 +162,15 @@ class TieredChunkedPart:
     async def _read_tier_before(
         self, request: ReadRequest, known: ReadOutcome, end_offset: int
     ) -> tuple[ReadOutcome, int]:
-        """Read batches of the tier. The tier ends at ``end_offset`` or later. The second result is the end of
-        the tier."""
+        """Read batches of the tier. The records of the tier have no gap from the requested offset to the
+        copied end. The caller passes a lower bound of the copied end as ``end_offset``. The second result is
+        the copied end.
+        """
         await self._tier.until_ready()
         log, chunks, aborted = self._partition.log, self._chunks, list[AbortedTransaction]()
         end_offset = max(end_offset, self._tier.copied_until(request.offset, log.local_log_start_offset))
         if request.read_committed:
-            # Later markers are in the chunks and in the log.
+            # Markers at or after the end of the tier are in the chunks and in the log.
             aborted = await self._chunked.aborted_from(chunks, end_offset, request.offset, end_offset)
         read = self._tier.read_below_chunks(request, known, end_offset, aborted, _EXHAUSTED)
         return await read, end_offset

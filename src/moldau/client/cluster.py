@@ -61,7 +61,7 @@ RETRIABLE: Final = frozenset(
 
 
 class FoundCoordinator(NamedTuple):
-    """The broker that coordinates a group or a key."""
+    """The broker with the coordinator of a group, of a transactional id, or of another key."""
 
     node_id: int
     endpoint: NodeAddress
@@ -273,7 +273,7 @@ class Client:
         return (await self.find_coordinator(CoordinatorKeyType.GROUP, group, f"group {group}")).endpoint
 
     async def find_coordinator(self, key_type: int, key: str, about: str) -> FoundCoordinator:
-        """The broker that leads the coordinator of a key."""
+        """The broker with the coordinator of a key. ``key_type`` is a number of ``CoordinatorKeyType``."""
 
         async def attempt() -> FoundCoordinator:
             request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
@@ -287,8 +287,10 @@ class Client:
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
     ) -> dict[int, OffsetOfTime]:
-        """The offset of the first record that has at least this timestamp, for each partition. For a special
-        timestamp, it is the offset of an end of the log."""
+        """For each partition in ``timestamps``, the offset of the first record that has at least the given
+        timestamp. For a special timestamp, it is the offset that this timestamp names, for example the start
+        or the end of the log.
+        """
 
         async def attempt() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)

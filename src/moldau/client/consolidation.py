@@ -38,7 +38,9 @@ class ClusterPlan:
 
     @property
     def held(self) -> list[HeldPlan]:
-        """For each other engine, the number of partitions in its leases, and the end of its last lease."""
+        """For each engine other than the caller, the number of partitions in its leases, and the end of its
+        last lease.
+        """
         found: dict[str, HeldPlan] = {}
         for one in (held for plan in self.plans.values() for held in plan.held):
             same = found.get(one.engine, HeldPlan(one.engine, one.until_ms, 0))

@@ -51,7 +51,7 @@ class DisklessCoordinators:
         return range(len(row.partitions))
 
     async def leader_of(self, coordinator_id: int) -> int:
-        """The id of the broker that leads a coordinator."""
+        """The id of the broker that leads the partition of a coordinator."""
         self._moved(coordinator_id)
         return (await self._locate(coordinator_id)).node_id
 

@@ -110,7 +110,8 @@ async def begin_directory_moves(
 async def until_directories_changed(
     client: Client, broker_id: int, replicas: Collection[DirectoryReplica], tell_left: Callable[[int], None]
 ) -> list[DirectoryReplica]:
-    """Wait until no copies of these replicas exist. Returns the replicas in their directories.
+    """Wait until the moves of these replicas have ended, so that no copies of the replicas are in progress.
+    Returns the replicas in their directories.
 
     ``tell_left`` is called with the number of copies when this number changes.
     """

@@ -37,7 +37,7 @@ async def describe_cluster(client: Client, endpoint_type: int) -> DescribeCluste
 
 
 async def active_controller(client: Client) -> NodeAddress:
-    """The controller that leads the quorum, according to another controller.
+    """The controller that leads the quorum, according to the node that answers the request.
 
     Raises a retriable ``KafkaError`` while no controller leads.
     """

@@ -41,8 +41,10 @@ ADD_OFFSETS_VERSION: Final = 3
 PRODUCE_VERSION: Final = 11
 OFFSETS_VERSION: Final = 4
 END_VERSION: Final = 4
-"""The last versions of the requests in which the client itself adds partitions to the transaction, and in
-which the end of a transaction does not change the producer's epoch."""
+"""This constant and the five constants above it are the highest versions of the producer's requests that are
+used. In these versions, the client itself adds partitions to the transaction, and the end of a transaction
+does not change the producer's epoch.
+"""
 IN_FLIGHT: Final = 4
 """Number of batches of a partition that are sent at a time. Brokers recognise the last five batches of a
 producer when these batches are sent again."""
@@ -125,8 +127,10 @@ class ProducerOfBatches:
         await self._retried(ask)
 
     async def commit(self) -> None:
-        """Commit the transaction. If this raises an error, the transaction may be committed or not; the next
-        :meth:`start` decides it."""
+        """Commit the transaction. If this call raises an error, it is unknown whether the transaction was
+        committed. When the next call of :meth:`start` returns, the transaction is either committed or
+        aborted.
+        """
         await self._end(committed=True)
 
     async def abort(self) -> None:
@@ -196,7 +200,9 @@ class ProducerOfBatches:
 
     async def _together(self, place: Place, batches: Sequence[bytes]) -> None:
         """Send batches at the same time. After an error they are sent again, one after the other. Batches
-        that were already appended are not appended twice, because their sequence numbers are known."""
+        that were already appended are not appended twice, because the broker recognizes their sequence
+        numbers.
+        """
         sent = [self._send(place, batch) for batch in batches]
         results = await asyncio.gather(*sent, return_exceptions=True)
         for result in results:

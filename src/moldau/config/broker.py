@@ -152,7 +152,9 @@ class BrokerConfig(NodeSettings):
         }
 
     def layers_of(self, name: str) -> list[tuple[Value, ConfigSource]]:
-        """All values of a key. The effective value is first, and the default is last."""
+        """The values of a key from all sources that set it. The effective value is first, and the default is
+        last.
+        """
         found = [(values[name], source) for source, values in self._layers if name in values]
         default = BROKER[name].default
         return found if default is None else [*found, (default, ConfigSource.DEFAULT)]
@@ -174,8 +176,10 @@ class BrokerConfig(NodeSettings):
         return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
 
     def check_dynamic(self, values: Mapping[str, str], *, is_default: bool) -> None:
-        """Check whether this running node accepts these values. They replace all of the node's own dynamic
-        configs, or all of the cluster's defaults. Raises :class:`ConfigError`."""
+        """Check whether this running node accepts ``values``, which would replace all of the node's own
+        dynamic configs. With ``is_default``, they would replace all of the cluster's dynamic defaults. Raises
+        :class:`ConfigError`.
+        """
         dynamic.check_keys(BROKER, values, is_default=is_default)
         if is_default:
             changed = self.with_dynamic(values, self.dynamic)

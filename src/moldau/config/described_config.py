@@ -37,8 +37,9 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The effective value, its source, and the values that it replaces. The most specific value comes
-    first."""
+    """The effective value of a key, its source, and all possible sources of the value (``synonyms``). The
+    most specific source comes first.
+    """
 
     key: ConfigKey
     value: Value

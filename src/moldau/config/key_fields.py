@@ -1,7 +1,7 @@
 """Fields of a settings class that name the configuration key of their value. Pure.
 
-A key that only such a class uses is written in two places: its row in ``config/keys/``, and its field. For
-example::
+A key that only one settings class uses is written in two places: in its row in ``config/keys/``, and in a
+field of the settings class. For example::
 
     segment_bytes: int = from_key("segment.bytes", 1024**3)
 

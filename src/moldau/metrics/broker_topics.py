@@ -46,7 +46,9 @@ class TopicMeters:
 
 
 class BrokerTopicMeters:
-    """The meters of each topic, which are created at their first use. ``all`` has the broker's sums."""
+    """The meters of each topic, which are created at their first use. ``all`` has the sums over all topics of
+    the broker.
+    """
 
     __slots__ = ("_meters", "_topics", "all", "replication_bytes_in", "replication_bytes_out")
 

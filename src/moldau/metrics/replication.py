@@ -6,7 +6,7 @@ __all__ = ["InSyncMeters"]
 
 
 class InSyncMeters:
-    """Changes of in-sync sets that leaders on this broker have requested."""
+    """Meters for the changes of in-sync sets that leaders on this broker have requested."""
 
     __slots__ = ("expands", "failures", "shrinks")
 

@@ -35,8 +35,9 @@ _QUEUED_BYTES_MAX = 32 * 1024 * 1024
 """Maximum number of bytes queued for sending. If more bytes are queued, no more requests are read."""
 
 _REQUESTS_A_TURN = 64
-"""One receive may contain thousands of small requests. After this number of requests, other connections are
-served."""
+"""Maximum number of requests of one connection that are handled before other connections are served. This
+limit is needed because one receive may contain thousands of small requests.
+"""
 
 
 class ConnectionOwner(Protocol):
@@ -57,7 +58,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def admit(self, connection: "ServerConnection", transport: asyncio.Transport) -> ConnectionContext | None:
-        """Return the connection's context, or ``None`` when it is refused."""
+        """Return the connection's context, or ``None`` when the connection is refused."""
         ...
 
     def forget(self, connection: "ServerConnection") -> None: ...

@@ -26,7 +26,7 @@ Answer: TypeAlias = "Buffers | LaterAnswer | None"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated identity behind a connection."""
+    """The authenticated identity of the client that has opened a connection."""
 
     kind: str
     name: str

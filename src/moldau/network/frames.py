@@ -52,7 +52,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._on_frame(frame)
 
     def _on_bad_length(self, length: int) -> None:
-        """Handle a negative or too large frame length that the peer announced. The stream cannot continue."""
+        """Handle a frame length from the peer that is negative or too large. The stream cannot continue."""
         raise NotImplementedError
 
     def _on_partial(self, size: int) -> None:
@@ -110,8 +110,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._pool.release(home)
 
     def _consume(self, data: memoryview, end: int, *, owned: bool) -> None:
-        """Pass on the frames in ``data[:end]``. If the data are ``owned``, they stay valid, so they need not
-        be copied."""
+        """Pass the frames in ``data[:end]`` to :meth:`_on_frame`. If the data are ``owned``, they stay valid
+        after this call, so they need not be copied.
+        """
         position = 0
         longest = self._max_frame_bytes
         while end - position >= 4:

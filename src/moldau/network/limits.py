@@ -24,7 +24,9 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
-    """Limits. The comment at a limit names Kafka's property for this limit, if there is one."""
+    """Limits of a socket server. The comment at a limit names Kafka's property for this limit, if there is
+    one.
+    """
 
     max_request_bytes: int = 100 * 1024 * 1024  # socket.request.max.bytes
     queued_max_request_bytes: int | None = None  # queued.max.request.bytes, None for -1

@@ -1,5 +1,5 @@
-"""Memory for received data. There is one buffer that all connections share, a pool for large frames, and a
-limit on both.
+"""Memory for received data: one buffer that all connections of an event loop share, a pool of buffers for
+frames that arrive in parts, and a limit on the bytes of requests.
 
 The first write to a new page of memory costs more than the copy of the data, so buffers are reused.
 """
@@ -13,8 +13,10 @@ SHARED_BUFFER_BYTES = 256 * 1024
 
 _SMALLEST_CLASS_BYTES = 4 * 1024
 _LAZY_BYTES = 1024 * 1024
-"""Size in bytes. From this size on, a buffer is an anonymous memory map. A peer that announces 100 MiB and
-sends nothing then uses only address space."""
+"""Size in bytes. A buffer of this size or more is an anonymous memory map, which uses only address space
+until data are written to it. Therefore a peer that sends a frame length of 100 MiB, and then no data, uses
+almost no memory.
+"""
 
 
 class BufferPool:
@@ -73,8 +75,9 @@ _memory_by_loop: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveMe
 class RequestMemory:
     """A limit on bytes that many connections share (``queued.max.request.bytes``).
 
-    The limit is not strict. While any bytes are left, a request is admitted, so that a large request does not
-    wait forever. The limit is exceeded by at most one request per connection.
+    The limit is not strict. While fewer bytes than the limit are in use, a request of any size is admitted,
+    so that a large request does not wait forever. Therefore the limit may be exceeded by at most one request
+    of each connection.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:

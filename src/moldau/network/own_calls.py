@@ -83,8 +83,8 @@ class CallDeclaration(Generic[A, R]):
         """Makes the response to a request that arrived ``waited_ms`` ago. The response may contain an error
         of the whole call.
 
-        The operation runs before this coroutine is suspended for the first time. After REQUEST_TIMED_OUT the
-        outcome of the operation is unknown, unless the time was over before the operation began.
+        The operation begins before this coroutine is suspended for the first time. After REQUEST_TIMED_OUT
+        the outcome of the operation is unknown, unless the time was over before the operation began.
         """
         left_ms = min(request.timeout_ms, DEADLINE_MAX_MS) - waited_ms
         try:

@@ -1,5 +1,6 @@
-"""Reserved connections. They are allowed beyond the limits of the protected listener, so that an operator can
-always reach the node."""
+"""Reserved connections. The protected listener accepts them even if a limit on connections is reached, so
+that an operator can always reach the node.
+"""
 
 import ipaddress
 from collections.abc import Container
@@ -11,8 +12,9 @@ QUIET_S: Final = 1.0
 """Time in seconds. A new connection may take a reserved place if the connection in this place has no pending
 request and was idle for this time."""
 WAITING_S: Final = 5.0
-"""Like :data:`QUIET_S`, but for a connection with a pending request, and therefore longer. This limit is
-needed because a pending request may be a fetch that waits for days."""
+"""Time in seconds. It has the same meaning as :data:`QUIET_S`, but for a connection with a pending request,
+and it is longer. This limit is needed because a pending request may be a fetch that waits for days.
+"""
 HELD_S: Final = 30.0
 """Time in seconds. A new connection may take a reserved place that another connection has had for this time,
 even if the other connection is busy."""

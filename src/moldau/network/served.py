@@ -38,7 +38,8 @@ class Served:
 
     is_usually_large: bool = False
     """Whether large requests are usual for the API. The cost of such a request grows with its records and not
-    with its partitions. Several of them may be handled before another connection is served."""
+    with its partitions. Several such requests may be handled before another connection is served.
+    """
     right: Right | None = None
     """The right that the handler checks. Each of our own APIs declares such a right. It is ``None`` for
     Kafka's APIs."""

@@ -218,7 +218,8 @@ class SocketServer:
 
     def _assign_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
         """Try to give a connection to the protected listener a reserved place. Returns whether the connection
-        got the place. It may then be accepted beyond the limits."""
+        got the place. The connection may then be accepted even if a limit is reached.
+        """
         if connection.listener_name != self.limits.protected_listener:
             return False
         previous = self._reserve.assign(is_own, connection, asyncio.get_running_loop().time())
@@ -281,7 +282,8 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         oldest = min((connection.last_active for connection in self._connections), default=now)
-        # Idle connections are closed in groups. Each of them is closed late by at most 1% of the limit.
+        # Idle connections are closed in groups. Therefore a connection may stay open for up to 1% longer than
+        # the limit for idle connections.
         delay = max(oldest + idle_seconds - now, idle_seconds / 100)
         self._idle_timer = loop.call_later(delay, self._close_idle)
 

@@ -2,8 +2,8 @@
 
 A frame of a megabyte arrives in many small parts, and each part would wake the event loop. With
 ``SO_RCVLOWAT``, the kernel reports a socket as readable only when many bytes are waiting. The kernel also
-reports it when its buffer is full or the connection has ended, so a frame is never stuck. This is done on
-Linux only.
+reports the socket as readable when the socket's buffer is full or the connection has ended, so a frame is
+never stuck. ``SO_RCVLOWAT`` is used on Linux only.
 """
 
 import asyncio
@@ -42,7 +42,9 @@ class WakeupThreshold:
         return cls(found)
 
     def begin_frame(self, missing_bytes: int) -> None:
-        """A frame has begun, and this number of its bytes has not been received."""
+        """Call this when a frame has begun. ``missing_bytes`` is the number of its bytes that were not
+        received yet.
+        """
         if missing_bytes >= LARGE_FRAME_BYTES:
             # A uvloop socket needs a free file descriptor for this call.
             with suppress(OSError):

@@ -16,7 +16,8 @@ _TINY_BYTES = 1024
 _RUN_BYTES = 256 * 1024
 """Large responses are passed to the transport in parts of at least this number of bytes. After each part the
 transport can report that its high-water mark is reached. Writing one part keeps the event loop busy for a
-tenth of a millisecond. With half of this number, the CPU cost would be a fifth higher."""
+tenth of a millisecond. If parts were half as large, the CPU cost would be a fifth higher.
+"""
 
 _TURN_BYTES = 1024 * 1024
 """Number of bytes of large answers that are written in an iteration of the event loop. After this number,

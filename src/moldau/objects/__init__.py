@@ -1,4 +1,4 @@
-"""Object stores: a narrow protocol, its adapters, and wrappers that retry requests, count them and inject
+"""Object stores: a narrow protocol, its adapters, and wrappers that retry requests, count requests and inject
 faults.
 """
 

@@ -63,7 +63,7 @@ class FaultyStorage:
     """An :class:`ObjectStorage` around another store, with injected faults and latency. By default there are
     no faults and no latency.
 
-    Faults depend only on the entropy and the requests.
+    With the same entropy and the same requests, the same faults are injected.
     """
 
     def __init__(

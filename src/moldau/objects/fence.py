@@ -16,8 +16,9 @@ class StoreFence(Protocol):
         ...
 
     async def after_upload(self) -> None:
-        """Check, after an upload, that this node was allowed to store an object until the upload was
-        complete. Raises ``StorageError`` with the reason if it was perhaps not allowed."""
+        """Check, after an upload, that this node was allowed to store objects during the whole upload. Raises
+        ``StorageError`` with the reason if this is not certain.
+        """
         ...
 
     async def before_delete(self) -> None:

@@ -24,7 +24,7 @@ class HealthState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StorageHealthReport:
-    """The state, and the error that led to this state. In the state working there is no error."""
+    """The state, and the error that has caused this state. In the state working there is no error."""
 
     state: HealthState
     last_error: str = ""

@@ -2,9 +2,9 @@
 
 A lost answer looks like a slow answer. A time limit that is safe for slow answers (many seconds) would delay
 every producer. Therefore an attempt that takes much longer than usual gets a second attempt in parallel, and
-the first answer is used. This is safe, because requests can be repeated. All attempts after the first are
-called added attempts. Their number per second is limited. A store that is slow because of its load therefore
-gets only a little more load.
+the first answer is used. Second attempts are safe, because requests can be repeated. All attempts after the
+first are called added attempts. Their number per second is limited. A store that is slow because of its load
+therefore gets only a little more load.
 
 At most three attempts of a request run at the same time. If one more attempt is added, the oldest added
 attempt is cancelled, and never the first attempt. Therefore a slow answer to the first attempt still arrives,
@@ -55,8 +55,9 @@ class Patience:
 
     @property
     def again_s(self) -> float:
-        """The wait, in seconds, before each further attempt. It is shorter, because the answers to two
-        attempts are probably lost."""
+        """The wait, in seconds, before the third attempt and each later attempt. Its minimum is lower than
+        the minimum wait before the second attempt, because the answers to two attempts are probably lost.
+        """
         return self._at_least(self._least_s * _AGAIN_FACTOR)
 
     def _at_least(self, least_s: float) -> float:
@@ -108,7 +109,8 @@ class HedgeBudget:
 async def hedged(
     attempt: Callable[[], Awaitable[T]], patience: Patience, budget: HedgeBudget, limit_s: float
 ) -> T:
-    """The first answer to ``attempt``, which is repeated in parallel while there is no answer.
+    """The first answer to ``attempt``. While there is no answer, ``attempt`` is called again, and its calls
+    run in parallel.
 
     Raises ``TimeoutError`` at ``limit_s`` (a time of the event loop's clock). Raises the last attempt's error
     when all attempts have failed.
@@ -152,9 +154,9 @@ class _Hedge(Generic[T]):
                     self._begin(now)
                     next_s = now + self._patience.again_s
                 else:
-                    # The next try comes as soon as the budget may have a token, and not after the whole
-                    # ``patience``. The store may work again by then, and the oldest object without an answer
-                    # delays the commits of all later objects.
+                    # The request tries again as soon as the budget can have a token, and does not wait for
+                    # the whole ``patience``. By then the store may work again, and every delay of the oldest
+                    # object delays the commits of all later objects.
                     next_s = now + self._budget.wait_s()
         finally:
             self._budget.leave(self)

@@ -56,7 +56,7 @@ _REGION = re.compile(r"[A-Za-z0-9-]+")
 
 
 class ObstoreStorage:
-    """An object store behind obstore. ``name`` is the store's name in errors (its URL)."""
+    """An object store that is accessed through obstore. ``name`` is the store's name in errors (its URL)."""
 
     def __init__(self, store: ObjectStore, name: str) -> None:
         self._store = store
@@ -203,8 +203,10 @@ def _is_web_address(text: str) -> bool:
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Set whether payloads are signed, unless the options set it. They are signed only without TLS. With TLS
-    they need no signature, and signing would cost a third of the upload rate."""
+    """Set the defaults of S3's options that are not given. An ``endpoint`` gets a region and has the bucket
+    in the path. Payloads are signed only without TLS. With TLS they need no signature, and signing would cost
+    a third of the upload rate.
+    """
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)
     if "endpoint" in config:

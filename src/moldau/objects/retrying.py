@@ -1,4 +1,4 @@
-"""Retries of transient errors. They must not overload a store that has problems.
+"""Repeats requests after transient errors. The retries must not overload a store that has problems.
 
 An error is retried if its field ``StorageError.transient`` is true. ``obstore_errors.py`` sets this field for
 the errors of real stores.
@@ -116,14 +116,15 @@ class RetryingStorage:
 
     async def delete(self, keys: Collection[str]) -> None:
         async def attempt() -> None:
-            # The fence is asked before each attempt, because the cluster may be restored between them.
+            # The fence is asked before each attempt, because the cluster may be restored between two
+            # attempts.
             await self.fence.before_delete()
             await self._storage.delete(keys)
 
         await self._run(attempt)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """After an error the listing continues after the last key."""
+        """After an error, the retry of the listing continues after the last key that was listed."""
         last_key = start_after
         retry = 0
         while True:
@@ -145,8 +146,9 @@ class RetryingStorage:
             await asyncio.sleep(wait_ms / 1000)
 
     async def check(self) -> None:
-        """There is only one attempt, because a starting node must not wait for the answer. At that point
-        errors are rarely transient."""
+        """Makes only one attempt, because a starting node must not wait long. When a node starts, errors are
+        rarely transient.
+        """
         try:
             async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
                 await self._storage.check()

@@ -67,9 +67,9 @@ class ObjectStorage(Protocol):
         """Store an object. When this returns, the object is durable and every reader sees the whole object.
 
         Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. An upload may be
-        repeated. ``data`` are not copied if the store allows that. Therefore they must not change before this
-        returns. After an error or a cancellation, they must not change while another object still uses their
-        buffer.
+        repeated. ``data`` are not copied if the store allows that. Therefore ``data`` must not change before
+        this call returns. After an error or a cancellation, ``data`` must not change while another object
+        still refers to their buffer.
         """
         ...
 
@@ -142,8 +142,7 @@ async def check_by_use(storage: ObjectStorage, name: str, key: str = CHECK_KEY) 
 
 
 def check_length(key: str, data: Buffer, length: int) -> memoryview:
-    """``data`` as a single view of bytes. Raises an error when the view's length differs from the announced
-    length."""
+    """``data`` as a single view of bytes. Raises an error when the view's length differs from ``length``."""
     view = memoryview(data)
     if view.nbytes != length:
         raise StorageError(f"{key}: {view.nbytes} bytes came, {length} were announced", transient=False)

@@ -48,8 +48,8 @@ class ApiKey(enum.IntEnum):
     """Kafka's APIs. Each line has the key and the served versions. It also has the listeners, unless only
     brokers serve the API.
 
-    The served versions are the versions of the releases Kafka 4.2 and 4.3. Some versions are supported by kio
-    but unstable in Kafka. They are left out (InitProducerId 6, BrokerHeartbeat 2).
+    The served versions are the versions of the releases Kafka 4.2 and 4.3. The table leaves out versions that
+    kio supports but that are unstable in Kafka (InitProducerId 6, BrokerHeartbeat 2).
     """
 
     versions: VersionRange

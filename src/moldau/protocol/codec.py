@@ -111,7 +111,9 @@ def decode_request(api_key: int, version: int, body: Buffer) -> Any:
 
 
 def decode_response(api_key: int, version: int, body: Buffer) -> Any:
-    """Decode a response's body, like ``decode_request``. But remaining bytes are an error."""
+    """Decode a response's body. The rules are those of ``decode_request``, except that bytes after the
+    message are an error.
+    """
     return decode(_known_version(_load(api_key)[1], version), version, body)
 
 

@@ -47,7 +47,8 @@ _ARRAY_BYTES: Final = 56
 def allowance(size_bytes: int, rows_share: float = 1) -> int:
     """Memory in bytes that a request of ``size_bytes`` may take when it is parsed.
 
-    ``rows_share`` is below 1 if the handling of the parsed rows takes more memory in proportion to the rows.
+    If the handling of the parsed rows takes additional memory for each row, the caller passes a
+    ``rows_share`` below 1. The parsed request may then take only this share of the memory.
     """
     return min(PARSED_BYTES_MAX, int(rows_share * (PARSED_BYTES_FLOOR + PARSED_BYTES_RATIO * size_bytes)))
 

@@ -26,8 +26,9 @@ IMPORTED = (
     "from moldau.runtime import ErrorCode\n\n"
 )
 OWN_FIELDS = {
-    # KIP-1164 names this field of the response. The numbers are Moldau's own. Only clients that request the
-    # field get it, because some clients do not skip unknown tagged fields (@platformatic/kafka 1.35).
+    # This field requests the field ``preferred_produce_brokers`` of the response, which KIP-1164 names. The
+    # numbers of both tags are Moldau's own. Only clients that request the field get it, because some clients
+    # do not skip unknown tagged fields (@platformatic/kafka 1.35).
     "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
     'tag=11640, tagged="9+")\n'
     # The fields of KIP-1114's chunks. Only clients that request these fields get them.
@@ -38,8 +39,9 @@ OWN_FIELDS = {
     '    start_timestamp: int = wire("int64", "9+", default=-1, tag=11143, tagged="9+")\n'
     '    chunks: Sequence[MetadataResponseChunk] = wire([MetadataResponseChunk], "9+", default=(), '
     'tag=11144, tagged="9+")\n',
-    # The position of the outcome in __transaction_state. Brokers send it to each other, because a restore
-    # compares it with the saved logs (moldau.backup.restore.revoked_commits).
+    # The position in __transaction_state of the record with the transaction's outcome. Brokers send this
+    # position to each other, because a restore compares it with the ends of the saved logs
+    # (moldau.backup.restore.revoked_commits).
     "WritableTxnMarker": '    decision_partition: int = wire("int32", default=-1, tag=11680, tagged="1+")\n'
     '    decision_offset: int = wire("int64", default=-1, tag=11681, tagged="1+")\n',
 }

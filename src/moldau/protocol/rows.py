@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 SLICE_ROWS: Final = 256
-"""Number of rows that are answered without a break. This takes at most about 10 ms."""
+"""Number of rows that are answered without a pause for other work. The answers take at most about 10 ms."""
 
 
 class Cut(NamedTuple):
@@ -17,8 +17,9 @@ class Cut(NamedTuple):
     that answers it (``answered``). Each of them is a path of field names, from the outermost array to the
     innermost.
 
-    ``distinct`` leaves out a row that requests the same data as an earlier row. The answer to such a row may
-    be many times as long as the row. Therefore it occurs only once in the whole response.
+    ``distinct`` is a function that leaves out each row that requests the same data as an earlier row. It is
+    used if the answer to a row may be many times as long as the row. The whole response then contains each
+    such answer only once.
     """
 
     asked: tuple[str, ...]

@@ -192,13 +192,14 @@ class BatchHeader(NamedTuple):
 
 
 def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
-    """Return the header at ``position`` without any check. At least 61 bytes must follow. This is for loops
-    over many batches."""
+    """Return the header at ``position`` without any check. At least 61 bytes must follow. This function is
+    for loops over many batches.
+    """
     return _new(BatchHeader, _unpack_header(buffer, position))
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``. The method only checks that a whole header is present.
+    """The header at ``position``. The only check is that a whole header is present.
 
     Raises :class:`CorruptRecordError` when fewer than 61 bytes follow.
     """
@@ -285,12 +286,12 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
                            fit into its bytes; beyond a million ``MESSAGE_TOO_LARGE``
     ====================== =====================================================================
 
-    Kafka differs in five points. It has no limit on the number of records. It drops a partial batch
-    behind the first batch; here that is ``INVALID_RECORD``, so that callers may append ``buffer`` unchanged.
-    It opens every batch and compares the count with the records; here a batch is opened only if its topic
-    needs that. It answers an undefined codec with ``UNKNOWN_SERVER_ERROR``. In a topic with CreateTime, it
-    accepts LogAppendTime from a producer and clears the bit. The records would then get timestamps that their
-    producer never set.
+    Kafka differs in five points. It has no limit on the number of records. If a partial batch follows the
+    first batch, Kafka drops the partial batch; this function raises ``INVALID_RECORD``, so that callers may
+    append ``buffer`` unchanged. Kafka opens every batch and compares the count with the records; Moldau opens
+    a batch only if the configuration of the topic requires this. Kafka answers an undefined codec with
+    ``UNKNOWN_SERVER_ERROR``. In a topic with CreateTime, Kafka accepts LogAppendTime from a producer and
+    clears the bit. The records would then get timestamps that their producer never set.
     """
     if len(buffer) < HEADER_SIZE_BYTES:
         raise _too_short(buffer)
@@ -368,7 +369,7 @@ def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) 
         raise KafkaError(
             ErrorCode.invalid_timestamp, "producers must not set the timestamp type LogAppendTime"
         )
-    # ``compression`` raises the error for a codec that Kafka does not define.
+    # The property ``header.compression`` raises the error for a codec that Kafka does not define.
     if header.compression is Compression.NONE and count * RECORD_BYTES_MIN > len(buffer) - HEADER_SIZE_BYTES:
         raise InvalidRecordError(
             f"{count} records do not fit in the {len(buffer) - HEADER_SIZE_BYTES} bytes of the batch"

@@ -30,7 +30,9 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
-"""The limit is at least this size in bytes, which is sixty times Kafka's default max.message.bytes."""
+"""Minimum of the limit that :func:`decompressed_bytes_max` returns, in bytes. It is about 64 times Kafka's
+default max.message.bytes.
+"""
 _DECOMPRESSED_RATIO = 16
 
 
@@ -156,7 +158,8 @@ def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, l
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
-            del output  # Otherwise the error's traceback would keep the buffer in memory.
+            # The buffer is deleted here, because the error's traceback would otherwise keep it in memory.
+            del output
             if "whole buffer" not in str(error) or "write" not in str(error):
                 raise
             if capacity >= limit:
@@ -197,7 +200,8 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         part = _decompress_block(view[position : position + size], limit)
         total += len(part)
         if total > limit:
-            del part, parts  # The error's traceback would keep the blocks in memory.
+            # The blocks are deleted here, because the error's traceback would otherwise keep them in memory.
+            del part, parts
             raise _too_large(limit)
         parts.append(part)
         position += size

@@ -209,7 +209,7 @@ class VotersRecordEntry:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVoters:
-    """The quorum's voters (KIP-853). They are valid at this record's offset and after it."""
+    """The quorum's voters (KIP-853). This set of voters is valid from the offset of this record on."""
 
     voters: tuple[VotersRecordEntry, ...]
     version: int = 0

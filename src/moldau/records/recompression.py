@@ -22,7 +22,9 @@ class TargetCompression(NamedTuple):
     level: int | None = None
 
     def changes(self, header: BatchHeader) -> bool:
-        """Whether a batch must be recompressed. The compression level does not matter."""
+        """Whether a batch must be recompressed. A batch with the codec of the topic is not recompressed, even
+        if its compression level differs from the topic's level.
+        """
         return header.attributes & COMPRESSION_MASK != self.codec
 
 

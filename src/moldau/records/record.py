@@ -1,5 +1,5 @@
-"""Records inside a batch. This module opens a batch (decompresses its records), and reads its records. The
-broker rarely needs this.
+"""Records inside a batch. This module opens a batch (decompresses its records), and reads its records. A
+broker can store and send most batches without opening them.
 
 Each record begins with a varint that contains the record's length. The other fields of a record are
 attributes (1 byte, unused), timestamp delta (varlong), offset delta (varint), key and value (varint length,
@@ -128,8 +128,8 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
 def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:
     """One record and the position after it. Raises IndexError at the end of the data.
 
-    Nearly all varints have one or two bytes, and are decoded here without a call. This is the inner loop of
-    compaction and of coordinators that load.
+    Nearly all varints have one or two bytes, and are decoded here without a call. This function is the inner
+    loop of compaction, and of coordinators that load their state.
     """
     raw = data[position]
     if raw < 0x80 and not raw & 1:

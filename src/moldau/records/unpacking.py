@@ -15,9 +15,10 @@ batches are processed."""
 
 _MODEST_RATIO: Final = 16
 _MODEST_BYTES: Final = 1024 * 1024
-"""Limits below which several batches may be opened at the same time for several clients. After decompression,
-the records of each batch must have at most this size, or at most 16 times the size of the batch. Larger
-batches are opened one at a time."""
+"""Size in bytes. Batches of several clients may be opened at the same time if the records of each batch have
+at most this size after decompression, or at most 16 times the size of the batch. Larger batches are opened
+one at a time.
+"""
 
 
 def open_in_turn(batch: Buffer) -> Steps[tuple[BatchHeader, bytes]]:

@@ -100,7 +100,9 @@ class RecordWalk:
         self.keyless: list[int] = []
         """The first records without a key, by their place in the batch."""
         self.misdated: list[tuple[int, int]] = []
-        """The first records whose timestamp is out of bounds: position and timestamp."""
+        """The first records whose timestamp is out of bounds. For each record, the list has its position in
+        the batch and its timestamp.
+        """
 
     @property
     def payload(self) -> bytes:
@@ -267,7 +269,8 @@ class RecordWalk:
                 column = column.translate(table)
             count -= len(column.lstrip(byte))
         if count < _ROW_MIN or not self._take_timestamps(shape, count):
-            # From now on, try less often to read records together.
+            # The next records cannot be read together. From now on, more records are read one by one before
+            # the next attempt to read records together.
             self._singly_count = min(_SINGLY_MAX, 2 * self._singly_count)
             self._row_count = 4 * _ROW_MIN
             return

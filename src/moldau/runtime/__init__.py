@@ -1,7 +1,8 @@
 """The ports through which Moldau uses time, randomness, disks and threads.
 
 All code of the higher floors gets these ports as arguments. Therefore a whole node can run unchanged on a
-simulated machine (see ``moldau.simulation``). This is the only package that every other package may import.
+simulated machine (see ``moldau.simulation``). ``moldau.runtime`` is the only package that every other package
+may import.
 """
 
 from moldau.runtime.clock import Clock, DeletionClock, SystemClock

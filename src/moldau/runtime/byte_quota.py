@@ -7,8 +7,9 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""Maximum unused time, in seconds, that a reader may use later. A reader needs this reserve, because timers
-and repeated requests come late."""
+"""If a reader has not used its rate for some time, it may use at most this much of the unused time later, in
+seconds. A reader needs this reserve, because timers fire late and repeated requests arrive late.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class QuotaSettings:
 class ByteRateQuota:
     """The average rate over the last windows. Times are in seconds of the event loop's clock.
 
-    A recorded amount may exceed the quota, because a segment is copied as a whole. The next amount then waits
-    longer.
+    A recorded number of bytes may exceed the quota, because a segment is copied as a whole. The next bytes
+    must then wait longer.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -75,8 +76,8 @@ class BytePacer:
     """A limit on a byte rate without bursts. Each read is scheduled at its own time.
 
     If the rate were an average over windows, a reader could read the bytes for a whole second at full speed,
-    and then pause. This would disturb other clients each time. Times are in seconds of the event loop's
-    clock.
+    and then pause. The reads at full speed would disturb other clients each time. Times are in seconds of the
+    event loop's clock.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:

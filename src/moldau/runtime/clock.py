@@ -29,10 +29,10 @@ from small adjustments."""
 class DeletionClock:
     """A clock that decides whether data are old enough to be deleted or forgotten.
 
-    It follows another clock and is never ahead of it. When the other clock jumps ahead, this clock runs at
-    twice the normal speed until it shows the same time. Therefore almost nothing is deleted too early if a
-    wrong clock is corrected within minutes. When the other clock jumps back, this clock jumps back at once.
-    Deletions then happen later.
+    This clock follows another clock, and is never ahead of the other clock. When the other clock jumps ahead,
+    this clock runs at twice the normal speed until it shows the same time as the other clock. Therefore
+    almost nothing is deleted too early if a wrong clock is corrected within minutes. When the other clock
+    jumps back, this clock jumps back at once. Deletions then happen later.
     """
 
     def __init__(self, clock: Clock) -> None:

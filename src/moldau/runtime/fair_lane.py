@@ -1,10 +1,10 @@
 """One worker thread that clients share fairly. Jobs consist of steps. The thread runs one step of one client,
 then one step of the next client, and so on.
 
-A job is a generator. Between two steps of a job the thread may run steps of other clients' jobs. A client
-therefore waits for at most one step of each other client at a time, even if their jobs are expensive. The
-jobs of one client run in order. Clients on one host with one principal form a group, so that many connections
-do not give a client a larger share.
+A job is a generator. Between two steps of a job the thread may run steps of other clients' jobs. Before each
+step of its own, a client therefore waits for at most one step of each other client, even if the jobs of the
+other clients are expensive. The jobs of one client run in order. Clients on one host with one principal form
+a group, so that many connections do not give a client a larger share.
 
 A job that needs much memory yields :attr:`NextTurn.LARGE`. Only one such job continues at a time. Other large
 jobs wait, and jobs that need little memory overtake them.

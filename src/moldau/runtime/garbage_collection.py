@@ -2,8 +2,8 @@
 
 A full collection visits every object. With 13,000 partitions this takes 400 ms of CPU, at an unpredictable
 moment. Most objects of a node exist long and are freed by reference counts, not as parts of cycles. Therefore
-new objects are collected once and then frozen (excluded from later collections). This is done in steps of
-some milliseconds. Newer objects are collected as usual.
+new objects are collected once and then frozen (excluded from later collections). New objects are collected
+and frozen in steps of some milliseconds. Newer objects are collected as usual.
 
 A full collection finds cycles among frozen objects. It runs when the number of objects has doubled. In a
 large process a full collection would block the event loop. Therefore it runs in a large process only if many
@@ -37,11 +37,13 @@ LARGE_BLOCKS: Final = 150_000
 """A process with at least this number of memory blocks is large. A full collection of so many blocks takes
 about 40 ms of CPU time."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Minimum number of objects in dead cycles. With fewer objects, a full collection of a large process is not
-worth its cost."""
+"""A full collection of a large process runs only if other collections have found at least this number of
+objects in dead cycles since the last full collection. For fewer objects, it is not worth its cost.
+"""
 CYCLES_SHARE: Final = 0.05
-"""A second minimum for the number of objects in dead cycles. It is a share of the process's memory blocks,
-because a collection of more blocks takes longer (200 ms for a million blocks)."""
+"""A second minimum for the same number of objects in dead cycles. It is a share of the process's memory
+blocks, because a collection of more blocks takes longer (200 ms for a million blocks).
+"""
 
 
 def keep_imported() -> None:
@@ -62,7 +64,9 @@ def collect_rarely() -> None:
 
 
 async def keep_collections_short() -> None:
-    """Exclude the objects that a node has accumulated from collections. Repeat this until cancelled."""
+    """Freeze the objects that a node has accumulated, so that later collections do not visit them. Repeat
+    this until this coroutine is cancelled.
+    """
     loop = asyncio.get_running_loop()
     # gc.get_freeze_count() is not used, because it counts the objects one by one.
     kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()

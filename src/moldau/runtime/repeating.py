@@ -74,10 +74,14 @@ class Repeating:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether the error is usual shortly after a start. Such an error is logged only if it continues."""
+    """Whether the error is usual shortly after the start of a node. Such an error is logged only if it occurs
+    several times in succession.
+    """
     return isinstance(error, KafkaError) and error.code is ErrorCode.coordinator_load_in_progress
 
 
 def _is_bug(error: Exception) -> bool:
-    """Whether to log the stack trace. It is not logged for errors of stores and coordinators."""
+    """Whether the error shows a bug, so that its stack trace is logged. Errors of stores and coordinators are
+    not bugs.
+    """
     return isinstance(error, AssertionError | TypeError | AttributeError | LookupError)

@@ -1,8 +1,9 @@
-"""Catches exceptions that no code expects, logs each kind once, and shows the last one on the health page.
+"""Catches exceptions that no code expects, logs each kind of exception once, and shows the last exception on
+the health page.
 
 Some code must do a cleanup after a failure. For example, the code must answer a request with an error, or
 return bytes to a budget. Such code runs within :meth:`contained`, which gets the cleanup as a function.
-Therefore a defect or an exception of a plug-in affects only one operation, and is reported.
+Therefore an exception from a defect or from a plug-in ends only one operation, and is reported.
 """
 
 import asyncio

@@ -11,15 +11,17 @@ _PARTITIONS_MAX: Final = 1_000
 
 
 class UnreadableBatches:
-    """The unreadable batches of one node. The first such batch of each partition is kept. Use it on the
-    node's event loop."""
+    """The unreadable batches of one node. For each partition, the offset of the first such batch is kept, up
+    to ``_PARTITIONS_MAX`` partitions. Use this class on the node's event loop.
+    """
 
     def __init__(self) -> None:
         self._first_offsets: dict[str, int] = {}
 
     def report(self, partition: str, offset: int, error: Exception) -> None:
-        """Report that a batch that begins at ``offset`` cannot be read. This is logged once for each
-        partition."""
+        """Report that a batch that begins at ``offset`` cannot be read. Only the first report of a partition
+        is logged.
+        """
         if partition in self._first_offsets or len(self._first_offsets) >= _PARTITIONS_MAX:
             return
         self._first_offsets[partition] = offset

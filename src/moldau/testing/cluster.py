@@ -36,8 +36,8 @@ SHORT_TIMEOUTS: Final = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.backoff.max.ms": "200",
 }
-"""Time-outs below Kafka's defaults. With the default session time-out, a test would wait nine seconds until
-an isolated broker is fenced.
+"""Time-outs that are shorter than Kafka's defaults. With the default session time-out, a test would wait nine
+seconds until an isolated broker is fenced.
 """
 
 

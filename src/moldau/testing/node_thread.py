@@ -56,8 +56,10 @@ class NodeLoop(asyncio.SelectorEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: str, port: int
     ) -> tuple[asyncio.Transport, Any]:
-        """Open a connection. Raises ``OSError`` (EHOSTUNREACH) when the nodes are disconnected. A refused
-        connection would be evidence that the other process has ended."""
+        """Open a connection. Raises ``OSError`` (EHOSTUNREACH) when the nodes are disconnected. The error is
+        not that of a refused connection, because a refused connection is evidence that the other process has
+        ended.
+        """
         if self._wires.are_cut(self._node_id, port):
             raise OSError(errno.EHOSTUNREACH, f"node {self._node_id} is isolated from {host}:{port}")
         transport, protocol = await super().create_connection(protocol_factory, host, port)

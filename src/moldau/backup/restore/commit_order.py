@@ -41,8 +41,8 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
 
     The given order follows the clocks of the brokers. A producer may move to a broker whose clock is slow.
     Its later batches are then in an object with an earlier time. Those batches would be refused if they were
-    committed before the producer's earlier batches. A sequence that begins again at 0 after its maximum is
-    not recognized.
+    committed before the producer's earlier batches. If the sequence of a producer continues at 0 after its
+    maximum, the order of its batches is not recognized.
     """
     needs = [_first_positions(each.footer) for each in found]
     waiting: dict[_Stream, list[_Position]] = defaultdict(list)
@@ -63,8 +63,8 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
             else:
                 deferred.append(number)
         if len(deferred) == len(left):
-            # Each remaining object must come after another remaining object, which is impossible. Therefore
-            # the first object in the given order comes next.
+            # Each remaining object would have to come after another remaining object. No order satisfies this
+            # condition, so the first object in the given order comes next.
             first = deferred.pop(0)
             ordered.append(found[first])
             _leave(waiting, needs[first])

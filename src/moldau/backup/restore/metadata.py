@@ -1,4 +1,4 @@
-"""The metadata of a cluster for the nodes that are restored. Pure.
+"""Rewrites the metadata of a saved cluster for the nodes of the restored cluster. Pure.
 
 The replicas of all partitions are placed on the new brokers (:mod:`.placement`). The replicas are in sync,
 because they all have the same saved records, or no records. Old brokers and controllers are removed from the
@@ -65,8 +65,8 @@ class NewGeneration(NamedTuple):
         if start is None:
             return ()
         known = tuple(record.generation_starts)
-        # If the restore of a generation was not finished, that generation begins and ends at the start of the
-        # new generation.
+        # If an earlier restore was not finished, the saved metadata do not contain the generation that it
+        # began. That generation is empty: it begins and ends at the start of the new generation.
         return (*known, *(start for _ in range(self.number - len(known))))
 
 
@@ -152,7 +152,9 @@ def _topic(state: NewState, record: r.TopicRecord) -> Message:
 
 
 def _partition(state: NewState, record: r.PartitionRecord) -> Message:
-    """The partition with its new replicas. The first replica that is registered becomes the leader."""
+    """The partition with its new replicas. The partition has no leader yet. The controller elects the first
+    of the replicas whose broker registers.
+    """
     replicas = state.placement.replicas(_target(record))
     name, counts = state.names[record.topic_id], state.replica_counts
     counts[name] = min(len(replicas), counts.get(name, len(replicas)))
@@ -160,8 +162,8 @@ def _partition(state: NewState, record: r.PartitionRecord) -> Message:
     generation = state.generation
     if LogId(record.topic_id, record.partition_id) in state.tiered:
         # The partition has no chunks any more. If its log began at the first offset of the active chunk, the
-        # lost records would leave a gap between the remote tier and the log, and readers would stop at this
-        # gap.
+        # lost records of the inactive chunks would leave a gap between the remote tier and the log. Readers
+        # would stop at this gap.
         record = replace(record, start_offset=-1, start_timestamp=-1)
     return replace(
         record,
@@ -196,7 +198,7 @@ def _config(state: NewState, record: r.ConfigRecord) -> Message | None:
     if _is_of_old_node(record, state.placement):
         return None
     if _is_decisive_minimum(record):
-        # The controller increases the number again when the topic gets more replicas.
+        # When the topic gets more replicas later, the controller increases min.insync.replicas again.
         minimum = decisive_minimum(state.replica_counts.get(record.resource_name, 1))
         return replace(record, value=str(minimum))
     return record

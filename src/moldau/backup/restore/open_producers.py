@@ -1,9 +1,10 @@
 """Aborts transactions that are open at the end of a classic log and get no marker after the restore.
 
 The committed offsets are saved before the logs of the transaction coordinators. A transaction may end between
-these two moments. Then its saved offsets are pending, but the saved coordinator has nothing more to write.
-Without an abort, the offsets would stay pending, and no member of the group would get an offset for their
-partitions again (UNSTABLE_OFFSET_COMMIT).
+these two moments. Then its offsets are pending in the saved log of ``__consumer_offsets``, but in the saved
+log of the transaction coordinator the transaction has ended. The coordinator therefore writes no marker for
+these offsets. Without an abort, the offsets would stay pending, and no member of the group would get an
+offset for their partitions again (UNSTABLE_OFFSET_COMMIT).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -8,9 +8,10 @@ contain it. Every other batch is restored at least once. The new offset of a bat
 offset. If a coordinator has forgotten a producer, it accepts the first of the producer's batches, as in a
 running cluster.
 
-A coordinator forgets the outcome of an old object when it has no live batches of the object. Such an object
-may still be in the store, because another coordinator has live batches of it. If an object is so old that its
-outcome may have been forgotten before the cut, it was not committed after the cut, and it is skipped.
+When a coordinator has no live batches of an old object any more, it forgets the outcome of the object's
+commit. Such an object may still be in the store, because another coordinator has live batches of it. If an
+object is so old that its outcome may have been forgotten before the cut, it was not committed after the cut,
+and it is skipped.
 
 Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """
@@ -77,8 +78,9 @@ class RecommitReport:
     """The batches that were restored from the objects that are newer than the cut."""
 
     objects: int = 0
-    """Number of objects in the window of the restore, without the damaged objects. The cut already refers to
-    some of them."""
+    """Number of objects in the :class:`ObjectWindow` of the restore, without the damaged objects. The cut
+    already refers to some of these objects.
+    """
     newest_ms: int | None = None
     """The creation time in ms of the newest object, by the clock of the broker that wrote it. ``None`` if
     there is no such object."""
@@ -198,8 +200,10 @@ async def deleted_objects(
 def batches_with_owners(
     found: FoundObject, owners: Mapping[LogId, int], report: RecommitReport
 ) -> list[WalBatch]:
-    """The batches of an object whose partitions are in the cut. The other batches are counted in the report,
-    and the object is kept because of them."""
+    """The batches of an object that belong to partitions in the cut. The other batches of the object are
+    counted in the report. If there are such batches, the object is also listed in the report as an object to
+    keep.
+    """
     known: list[WalBatch] = []
     for batch in found.footer.batches():
         if LogId(batch.topic_id, batch.partition_index) in owners:
@@ -243,7 +247,7 @@ class Recommit:
         """Commit objects in order. Raises ``KafkaError`` when a log cannot be written."""
         times = CoordinatorTimes()
         for coordinator_id in set(self._owners.values()):
-            # This is read before the first commit, because each commit changes it.
+            # The time is read before the first commit, because each commit changes it.
             self._outcomes_from_ms[coordinator_id] = await self._coordinators.runtime.read(
                 coordinator_id, lambda shard, _: shard.files.outcomes_from_ms(times)
             )
@@ -278,7 +282,9 @@ class Recommit:
         return shares
 
     async def _knows(self, coordinator_id: int, found: FoundObject) -> bool:
-        """Whether the object was committed before the cut, or could not be committed after it."""
+        """Whether the object needs no commit. This is the case if it was committed before the cut, or if it
+        is so old that it cannot have been committed after the cut.
+        """
         if found.footer.created_ms < self._outcomes_from_ms[coordinator_id]:
             return True
         described = await self._coordinators.describe_files(coordinator_id, [found.info.key])

@@ -66,7 +66,7 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["RestoreReport", "Restoring", "examine"]
 
 _LONGEST_CUT_MS: Final = 600_000
-"""Assumed maximum of the time between the first read of a log and the end of the cut."""
+"""Assumed maximum of the time that a cut takes, from its first read of a log until its object is stored."""
 _ANY_AGE_MS: Final = 1 << 50
 """The maximum age of a commit during a restore. It is so large that objects of every age are committed."""
 
@@ -215,8 +215,8 @@ class Restoring:
             restores = number - self._cut.generation
             coordinators = await self._load(image, logs, restores, closing)
             await create_partitions(image, coordinators)
-            # The markers belong to the new generation, because the old cluster may have records at the
-            # offsets of the markers.
+            # The markers that the restore has changed, and all later records, belong to the new generation,
+            # because the old cluster may have other records at their offsets.
             ends = ends_of(image, coordinators, logs) | decisions.revoked_from
             self._aborted |= decisions.revoked_producers
             self._aborted |= await abort_strays(coordinators, logs, self._committing, decisions.marked)
@@ -244,8 +244,9 @@ class Restoring:
         return self._report
 
     async def deleted_later(self) -> list[str]:
-        """Load only the coordinators, and report the objects of the cut that were deleted later. Nothing is
-        restored. Raises ``StorageError`` and ``KafkaError``."""
+        """Load only the coordinators, and report the objects of the cut that were deleted after the cut.
+        Nothing is restored. Raises ``StorageError`` and ``KafkaError``.
+        """
         self._machine.disk.make_dirs(self._work_path)
         async with contextlib.AsyncExitStack() as closing:
             logs = await self._write_logs(await self._write_transactions(), closing)
@@ -271,7 +272,7 @@ class Restoring:
         """Wait until the nodes of the old cluster can no longer write. ``begun_s`` is the time of the event
         loop after the generation was stored.
 
-        An earlier state contains no records that old nodes still write, so its restore does not wait.
+        A restore of an earlier state does not wait, because it skips the records that old nodes still write.
         """
         if not self._waits:
             return
@@ -308,7 +309,7 @@ class Restoring:
         chains: Iterable[TopicIdPartition],
     ) -> None:
         seen = max((each.producer_id_max for each in newer), default=-1)
-        # Without access to the tier, the logs are empty and begin where the metadata say.
+        # Without access to the tier, the logs are empty and begin at the offsets that are in the metadata.
         tiered = {LogId(each.topic_id, each.partition) for each in chains if self._tier is not None}
         records = list(new_metadata(old, self._cluster.brokers, generation, seen, tiered))
         self._image = _image_of(records)
@@ -370,7 +371,9 @@ class Restoring:
     async def _write_logs(
         self, decisions: SavedDecisions, closing: contextlib.AsyncExitStack
     ) -> dict[int, SnapshotLog]:
-        """Write the other logs. Returns the logs of the diskless coordinators, which ``closing`` closes."""
+        """Write all logs except those of the transaction coordinators. Returns the logs of the diskless
+        coordinators, which ``closing`` closes.
+        """
         coordinator_logs: dict[int, SnapshotLog] = {}
         for log_id, saved in self._cut.logs.items():
             pieces = pieces_of(self._storage, saved)

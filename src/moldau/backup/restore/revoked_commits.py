@@ -96,7 +96,7 @@ class SavedDecisions:
             decision = Decision(marker.decision_partition, marker.decision_offset)
             if decision in self._pending:
                 self.marked.add((place, decision))
-            # Markers of older nodes do not contain the position of the decision.
+            # Markers that earlier versions of Moldau wrote do not contain the position of the decision.
             is_later = decision.offset >= self._ends.get(decision.partition, 0) and decision.offset >= 0
             if marker.committed and is_later:
                 self.revoked_from.setdefault(place, marker.base_offset)

@@ -95,8 +95,9 @@ class RemoteSegments:
 
 
 class RemoteChain(NamedTuple):
-    """The newest segment of a partition, and the first offset from which the segments have no gap up to
-    it."""
+    """The newest segment of a partition, and the first offset of the longest sequence of segments that has no
+    gap and ends with the newest segment.
+    """
 
     newest: RemoteLogSegmentMetadata
     start_offset: int

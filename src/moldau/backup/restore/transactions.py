@@ -81,7 +81,8 @@ def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int]
     committing: dict[int, DecidedCommit] = {}
     partition = log.log.topic_partition.partition
     for key, (value, version, offset) in _latest(log).items():
-        # The next producer id may also be in use. Its epochs may then be later than those in the saved state.
+        # The saved next producer id is dropped, because the old cluster may also have used this id after the
+        # cut, with later epochs than in the saved state.
         fenced = replace(value, producer_epoch=EPOCH_MAX, next_producer_id=NO_PRODUCER_ID)
         if value.transaction_status == ONGOING:
             aborted.add(value.producer_id)
@@ -111,7 +112,9 @@ def _committing(value: schema.TransactionLogValue, decision: Decision) -> Decide
 
 
 def _batches(records: list[Record]) -> Iterator[list[Record]]:
-    """The records in batches of about :data:`_BATCH_BYTES`. A larger record has a batch for itself."""
+    """The records in batches of about :data:`_BATCH_BYTES`. A record that is larger than this is alone in its
+    batch.
+    """
     batch: list[Record] = []
     size_bytes = 0
     for record in records:
@@ -169,8 +172,8 @@ async def abort_strays(
     """
     aborted: set[int] = set()
     for coordinator_id in coordinator_ids:
-        # The producers are read from the shard, because the partitions in the coordinator's database do not
-        # contain them.
+        # The producers are read from the memory of the shard, because the coordinator's database does not
+        # store them with its partitions.
         markers = await coordinators.runtime.read(
             coordinator_id,
             lambda shard, _: [

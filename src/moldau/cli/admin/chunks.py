@@ -228,8 +228,9 @@ def plan(
 
 
 async def _plans(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
-    """The brokers of the next chunks. Each plan includes the earlier plans, so that leaders are spread over
-    the brokers."""
+    """The brokers of the next chunks. Each plan takes the earlier plans into account, so that leaders are
+    spread over the brokers.
+    """
     # The bytes of all topics count, not only the bytes of the named topics.
     found = await placement(client, None)
     load = Counter(found.load_bytes)

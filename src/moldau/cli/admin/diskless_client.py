@@ -161,7 +161,9 @@ class GatewayBroker:
     coordinator_ids: Sequence[int]
     """The coordinators for which the broker is the gateway."""
     commit_calls: int
-    """Maximum number of network commit calls for a WAL object, if the preferred replicas lead."""
+    """Maximum number of commit calls over the network that a WAL object of this broker needs, if the
+    preferred replicas of ``__diskless_metadata`` are leaders.
+    """
 
 
 async def describe_gateways(client: Client) -> tuple[Gateways, list[GatewayBroker]]:

@@ -153,7 +153,7 @@ async def _finish(client: Client, moves: Sequence[PlannedMove], *, cancel: bool)
         await until_moved(client, moves, _print_progress)
     cluster = await describe_cluster(client, ENDPOINT_BROKERS)
     running = {row.broker_id for row in cluster.brokers if not row.is_fenced}
-    # Other moves keep their throttle.
+    # Moves that are still in progress keep their throttle.
     left = await moves_of(client, ())
     busy = {move.partition.topic for move in left}
     ended = [move for move in moves if move.partition.topic not in busy]

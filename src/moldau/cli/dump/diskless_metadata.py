@@ -1,5 +1,6 @@
-"""Decodes records and snapshots of ``__diskless_metadata``. Long values of these records are stored as
-columns."""
+"""Decodes records and snapshots of ``__diskless_metadata``. Some long fields of these records are encoded as
+columns.
+"""
 
 from collections.abc import Iterator
 from itertools import accumulate

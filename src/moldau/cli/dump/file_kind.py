@@ -68,12 +68,12 @@ def by_name(*names: str) -> Callable[[str], bool]:
 
 @contextmanager
 def opened(path: Path, *, deep: bool, decoder: str | None) -> Iterator[DumpedFile]:
-    """Read a file, or map it when it is large. Raises ``OSError``."""
+    """Open a file. A small file is read, and a large file is mapped into memory. Raises ``OSError``."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= READ_BYTES_MAX:
-            # The file is not mapped, because a running node may truncate it. A read beyond the end of a map
-            # crashes the process.
+            # A small file is not mapped, because a running node may truncate it. A read beyond the end of a
+            # mapped file crashes the process.
             content = memoryview(file.read())
         else:
             content = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))

@@ -1,4 +1,6 @@
-"""Dumps WAL objects of diskless topics. They are in a folder that is an object store."""
+"""Dumps WAL objects of diskless topics. An object is a file in a folder that is used as an object store, or
+was read from an object store.
+"""
 
 from collections.abc import Iterator
 

@@ -70,7 +70,8 @@ async def new_offsets(
     latest = await client.offsets(topic, dict.fromkeys(partitions, LATEST))
     if reset.timestamp is not None:
         found = await client.offsets(topic, dict.fromkeys(partitions, reset.timestamp))
-        # The offset -1 means that all records are earlier, so the group's offset is set to the end.
+        # The offset -1 means that all records are earlier than the requested time, so the group's offset is
+        # set to the end of the log.
         return {
             partition: row.offset if row.offset >= 0 else latest[partition].offset
             for partition, row in found.items()

@@ -251,7 +251,8 @@ def _job(
 ) -> "ExportJob":
     parse_bootstrap(bootstrap)
     catalog = key_values(catalog_properties, "--catalog-property")
-    # No other command imports Spark or Arrow.
+    # The modules below import Spark and Arrow. They are imported here, so that commands without Spark start
+    # fast.
     check_spark()
     from moldau.pipeline.export.job import ExportJob
     from moldau.pipeline.export.progress import parse_start_at

@@ -79,7 +79,9 @@ def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
         if found.metrics_port is not None:
             server = MetricsServer(found.metrics_host, found.metrics_port, runner.meters)
             port = stack.enter_context(server).port
-        pool.session()  # The session replaces the handler of SIGINT.
+        # When Spark's session starts, it replaces the handler of SIGINT. Therefore it starts before this
+        # function sets its own handler.
+        pool.session()
         _on_signal(lambda number, frame: runner.stop())
         if with_parent:
             threading.Thread(target=_watch_parent, args=(runner.stop,), daemon=True).start()

@@ -75,8 +75,8 @@ def display() -> Iterator[LineDisplay | BarDisplay]:
         TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
-    # If stdout is a terminal, lines of results must not break the bars. Rich then prints them above the bars.
-    # If stdout is a file, results do not disturb the terminal.
+    # If stdout is a terminal, lines of results must not break the bars, so Rich prints these lines above the
+    # bars. If stdout is a file, the lines do not appear on the terminal.
     on_terminal = sys.stdout.isatty()
     with Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=on_terminal

@@ -120,8 +120,9 @@ class RawReader(Protocol):
 
 
 def open_input(path: Path | None) -> RawReader:
-    """A file. It is stdin when ``path`` is None or ``-``. It is unbuffered, so that a typed line arrives at
-    once."""
+    """Open the input file, or stdin when ``path`` is None or ``-``. The input is unbuffered, so that a typed
+    line arrives at once.
+    """
     if path is not None and str(path) != "-":
         try:
             return path.open("rb", buffering=0)

@@ -158,8 +158,9 @@ class TopicProducer:
             row.last_offset = base_offset + count - 1
 
     async def _until_acknowledged(self, batch: _Batch, encoded: bytes) -> int:
-        """Send a batch until its response is final. If it is unknown whether the batch was appended, the
-        batch is sent again only by an idempotent producer."""
+        """Send a batch again until it is acknowledged or fails permanently. If it is unknown whether the
+        batch was appended, only an idempotent producer sends the batch again.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._client.timeout_s
         while True:

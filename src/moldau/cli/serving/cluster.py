@@ -242,7 +242,8 @@ class _ClusterProcesses:
             process.kill()
             await process.wait()
             return f"{_named(node)} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed"
-        # If a process has not installed its signal handlers yet, the signal itself ends it.
+        # If a process has not installed its signal handlers yet, SIGTERM ends it with the code -SIGTERM. This
+        # is not an error.
         return None if code in (0, -signal.SIGTERM) else f"{_named(node)} {self._end_of(node, process)}"
 
     def _running(self, node: ClusterNode) -> asyncio.subprocess.Process | None:

@@ -138,7 +138,8 @@ def _single_node(
     beside: "Beside | None",
     is_restored: bool,
 ) -> Callable[[Path], None]:
-    # The node is imported late. Therefore signals are handled, and errors can be printed, before the import.
+    # The module of the node is imported here, and not at the top of the file. Therefore signals are handled,
+    # and errors can be printed, before this slow import.
     from moldau.cli.serving import serve
     from moldau.cli.serving.cluster_folder import refuse_cluster
     from moldau.server.settings import development_config

@@ -28,7 +28,9 @@ def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncConte
 
 @contextlib.asynccontextmanager
 async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
-    """Run the process during the block. Its lines go to stderr, because stdout belongs to the node."""
+    """A context in which the process runs. The lines that the process prints go to stderr, because stdout is
+    for the output of the node.
+    """
     command = [sys.executable, "-m", "moldau", "pipeline", "run", "--bootstrap", bootstrap]
     command += ["--stop-with-parent", *([] if config is None else ["--config", str(config)])]
     process = await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)

@@ -1,5 +1,7 @@
 """The broker configs that are the defaults of topic configs. They can be found by the name of the broker
-config and by the name of the topic config. The rows of the keys declare them."""
+config and by the name of the topic config. The rows of the topic's keys declare which broker configs are
+their defaults.
+"""
 
 from collections.abc import Mapping
 
@@ -14,4 +16,6 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     if len(group) > 1
     for position, synonym in enumerate(group)
 }
-"""For each broker config, this config and its synonyms, in order of precedence."""
+"""For each broker config that has synonyms, this config and the synonyms of lower precedence, in order of
+precedence.
+"""

@@ -19,7 +19,9 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 MAX_RESPONSE_BYTES = 2**31 - 1
 _RECYCLED_MIN_BYTES = 128 * 1024
-"""A block of memory of at least this size gets new pages from the system."""
+"""Size in bytes. If a frame has at least this size, a new block of memory for it would consist of new pages
+from the system, so the frame gets recycled memory.
+"""
 
 _unpack_correlation_id = struct.Struct(">i").unpack_from
 _unpack_error = struct.Struct(">h").unpack_from
@@ -33,7 +35,9 @@ class _Sent:
 
 
 class ClientConnection(FrameReceiver):
-    """Sends requests and completes their futures. If the connection is lost, all of them fail."""
+    """Sends requests, and completes the futures of their responses. If the connection is lost, all pending
+    futures fail.
+    """
 
     def __init__(self, name: str, client_id: str | None, max_response_bytes: int) -> None:
         super().__init__(ReceiveMemory.of_running_loop(), max_response_bytes)

@@ -23,8 +23,8 @@ class NodeAddress(NamedTuple):
 class NodeConnection:
     """One node, and a client's connection to it.
 
-    If a request fails, the connection is closed, and its requests in flight fail, too. A network link may
-    deliver in one direction only, so the next attempt uses a new connection.
+    If a request fails, the connection is closed, and its other requests in flight fail, too. The next request
+    uses a new connection, because the old connection may deliver data in only one direction.
     """
 
     __slots__ = ("_rpc", "address")

@@ -1,10 +1,11 @@
 """Compiles a message class and a version into a straight-line decoding function.
 
 Moldau has its own decoders and does not use kio's readers with an adapter, for three reasons. First, kio's
-``timedelta`` and ``datetime`` cannot represent every legal value. An int64 of milliseconds is wider than
-these types, and -1 means "none" in some fields and is refused in others. Second, kio copies record batches.
-Third, the adapter was slower, because building kio's object and copying it into Moldau's object costs as much
-as parsing. The tests compare the results with kio's results, version by version.
+``timedelta`` and ``datetime`` cannot represent every legal value. An int64 of milliseconds has a larger range
+than these types. In some fields kio reads -1 as "none", and in other fields kio refuses -1. Second, kio
+copies record batches. Third, the adapter was slower, because building kio's object and copying it into
+Moldau's object costs as much as parsing. The tests compare the results with kio's results, version by
+version.
 
 Sizes in the input are checked before memory is allocated. The length of an array or string is checked against
 the number of bytes that are left. The length of an array is also checked against the memory limit of the
@@ -261,8 +262,8 @@ class _DecoderSource:
         self.line(f"{target} = {value}; p = {stop}")
 
     def _item_array(self, field: FieldLayout, size: str, target: str) -> None:
-        # The check relies on the fact that every item takes at least one byte. Therefore a wrong length
-        # cannot cause a long loop or a large allocation.
+        # Every item takes at least one byte, so an array cannot have more items than bytes that are left.
+        # Because of this check, a wrong length cannot cause a long loop or a large allocation.
         self.line(f"if {size} > end - p: raise ProtocolError('{field.name} runs past the end')")
         self._charge(field, size)
         items, item = self.variable("items"), self.variable("item")

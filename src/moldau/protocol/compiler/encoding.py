@@ -62,8 +62,8 @@ def compile_encoder(cls: type[Message], version: int) -> Encoder:
 
 
 class ArrayEncoders(NamedTuple):
-    """Encoders of the parts of a message with an array of structs, so that the array can be encoded in
-    slices.
+    """Encoders of the parts of a message that contains an array of structs. With them, the array can be
+    encoded in slices.
 
     The bytes of a message are the bytes of ``before``, then of ``length``, then of ``rows`` for each slice in
     order, then of ``after``.

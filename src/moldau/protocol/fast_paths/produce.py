@@ -30,8 +30,9 @@ _NO_TAGS = b"\0\0\0"
 
 
 class _BySize(dict[int, Struct]):
-    """Structs that contain a name. There is one struct for each size of the name, and the key is this size
-    plus one. In the bytes, the key comes directly before the name."""
+    """Structs that contain a name. There is one struct for each size of the name. The key of a struct in this
+    dict is the size of the name plus one, which is also the value that is encoded directly before the name.
+    """
 
     def __init__(self, before: str, after: str) -> None:
         self._before, self._after = before, after

@@ -4,8 +4,8 @@ The messages of an API are in one of two places:
 
 - in the module that declares its call, as in ``moldau.diskless.reading.rack_call``. This module then has one
   call;
-- in ``own/<room>/<name>.py``. This is necessary if packages below the owner use the messages, such as the
-  controller, or if a module declares several calls.
+- in ``own/<room>/<name>.py``. This is necessary if a module declares several calls. It is also necessary if a
+  package on a lower floor than the package of the call uses the messages. The controller is such a package.
 
 In both places, the module has the message classes in the form of ``moldau.protocol.schema``. Its docstring
 begins with the name of the API, and the module ends in::
@@ -16,7 +16,7 @@ begins with the name of the API, and the module ends in::
 ``MODULES`` has a row for each API: API key -> (module, versions, flexible versions), with the same values as
 in the classes. ``codec``, ``framing`` and ``api`` then support the key. Its scope is INTERNAL, so it is never
 advertised to clients. The module is imported when its first message is encoded or decoded. So this package
-imports no package above it.
+imports no package on a higher floor.
 
 The declaration of a call is in a table ``CALLS``, or in ``DECISIONS`` of the controller. A table ``CALLS`` is
 in the package that does the work, and a subsystem contributes the table. ``docs/architecture/adding.md``

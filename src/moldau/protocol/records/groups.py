@@ -1,8 +1,9 @@
 """Records of ``__consumer_offsets`` (offsets, classic groups and KIP-848 groups), and the metadata of classic
 members.
 
-By default the newest version is written. Kafka writes OffsetCommitValue 3 (1 with an expire timestamp) and
-GroupMetadataValue 3, so that older brokers can read them. To write version 3 like Kafka, pass ``version=3``.
+By default the newest version is written. Kafka writes OffsetCommitValue 3 (or 1, if the offset has an expire
+timestamp) and GroupMetadataValue 3, so that older brokers can read the records. To write version 3 like
+Kafka, pass ``version=3``.
 """
 
 from collections.abc import Sequence

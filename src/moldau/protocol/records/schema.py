@@ -2,8 +2,8 @@
 
 Records of these two kinds are declared as message classes (see ``schema``) with ``API_KEY`` as their type:
 
-* ``FramedRecords``: a record value of unsigned varints (frame version 1, type, version) and the body. They
-  are Kafka's metadata records, and records of Moldau's own logs that are read in the same way.
+* ``FramedRecords``: a record value of unsigned varints (frame version 1, type, version) and the body. Kafka's
+  metadata records have this form, and so do the records of some of Moldau's own logs.
 * ``KeyedRecords``: a key of int16 type and body, and a value of int16 version and body. They are records of
   the coordinators' logs (``__consumer_offsets``, ``__transaction_state``, ...), which are compacted by key.
 """

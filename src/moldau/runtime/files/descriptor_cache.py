@@ -1,9 +1,9 @@
 """A limit on the file descriptors that open files use.
 
-A node has as many open files as it has segments, but the process may have far fewer descriptors. Therefore a
-file that was not used for a while closes its descriptor. At its next use it opens its path again. For its
-user the file stays open. The file stays readable when it is renamed, when its name is removed, and when
-another file gets its name.
+A node has as many open files as it has segments, but the process may have far fewer descriptors. Therefore
+the descriptor of a file that was not used for a while is closed. At the next use of the file, its path is
+opened again. The user of the file does not notice this: the file object stays usable when the file is
+renamed, when its name is removed, and when another file gets its name.
 
 **Threads.** A file may be used from several threads. A user first registers itself (``users.append``), then
 reads the descriptor. A thread that closes a descriptor first hides it, then checks for users. At least one of
@@ -56,8 +56,9 @@ class Holder(Protocol):
 
 
 class DescriptorCache:
-    """Knows the open files of a process that have a descriptor, and limits their number. The descriptors of
-    files that were not used for a while are closed first."""
+    """Lists the open files of a process that have a descriptor, and limits the number of these files. The
+    descriptors of files that were not used for a while are closed first.
+    """
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
         """``limit`` returns the maximum number of descriptors. It is called each time a file is opened. Files

@@ -1,4 +1,5 @@
-"""Files and folders behind a narrow port, so that a simulated disk can lose unsynced writes.
+"""The port for files and folders. The simulation implements this port with a simulated disk, which can lose
+unsynced writes.
 
 The durability rules that callers rely on, and that the simulated disk enforces:
 
@@ -42,8 +43,9 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers, one after the other. The first one begins at ``position``. Returns the number of
-        bytes. This is always the size of all buffers."""
+        """Write all buffers, one after the other. The first buffer begins at ``position``. Returns the number
+        of written bytes, which is always the size of all buffers.
+        """
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -51,8 +53,8 @@ class File(Protocol):
         ...
 
     def read_once(self, position: int, size: int) -> memoryview:
-        """Does the same as ``read_at``, for content that is not read again soon. Bypasses the page cache if
-        possible.
+        """Does the same as ``read_at``, for content that is not read again soon. The read bypasses the page
+        cache if possible.
 
         The bytes are in recycled memory. This memory is reused when no view of it is left.
         """

@@ -320,8 +320,8 @@ class LocalFile:
         if written < len(view):
             self.write_at(written, [view[written:]])
         self.sync()
-        # Memory pages that were used a moment ago cost much less than new pages. The next file gets these
-        # pages.
+        # The system can now use the memory pages of this file for the next file. Pages that were used a
+        # moment ago cost much less than new pages.
         self.forget_pages()
 
     def _write_uncached(self, view: memoryview) -> int:

@@ -34,7 +34,9 @@ class Seal(enum.Enum):
 
 
 def remove_database(disk: Disk, path: str) -> None:
-    """Remove a closed database and all its files. Folders with the names of its files are renamed."""
+    """Remove a closed database and all its files. If a folder has the name of one of these files, the folder
+    is renamed and not removed.
+    """
     for suffix in _DATABASE_SUFFIXES:
         if disk.is_dir(path + suffix):
             _move_aside(disk, path + suffix)

@@ -13,8 +13,7 @@ class ReportedChunk(Message):
     partition_index: int = wire("int32")
     start_offset: int = wire("int64")
     is_held: bool = wire("bool")
-    """Whether the broker has the whole chunk on its disk. The value is false if the broker has lost the
-    chunk."""
+    """True if the broker now has the whole chunk on its disk. False if the broker has lost the chunk."""
     directory_id: UUID = wire("uuid", default=ZERO_UUID)
     """The log directory of the chunk, if the broker has it."""
 

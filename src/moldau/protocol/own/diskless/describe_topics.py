@@ -24,7 +24,9 @@ class DisklessDescribedTopic(Message):
     topic_id: UUID = wire("uuid")
     name: str = wire("string")
     objects: int = wire("int64", default=0)
-    """Objects that contain live batches of the topic at this coordinator. Each object is counted once."""
+    """Number of objects that contain live batches of the topic at this coordinator. Each object is counted
+    once.
+    """
     objects_bytes: int = wire("int64", default=0)
     deleted_bytes: int = wire("int64", default=0)
     object_keys: Sequence[str] = wire(["string"], default=())

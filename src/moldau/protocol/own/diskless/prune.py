@@ -12,8 +12,9 @@ from moldau.runtime import ErrorCode
 class DisklessPrunePartition(Message):
     partition_index: int = wire("int32")
     from_offset: int = wire("int64")
-    """The first offset to remove. If ``from_offset`` and ``to_offset`` are -1, only the epoch is stored.
-    After that, prunes of older epochs are refused."""
+    """The first offset to remove. If ``from_offset`` and ``to_offset`` are -1, no offset is removed and only
+    the epoch of the request is stored. After that, prunes with older epochs are refused.
+    """
     to_offset: int = wire("int64")
     epoch: int = wire("int32")
     remote_metadata_position: int = wire("int64", default=-1)

@@ -25,7 +25,7 @@ class TieredDescribedPartition(Message):
     """Size of the finished segments without their indexes."""
     remote_segments: int = wire("int32", default=0)
     unfinished_segments: int = wire("int32", default=0)
-    """Segments that are being copied or deleted, or whose copy failed."""
+    """Number of segments that are being copied or deleted, or whose copy failed."""
 
 
 @message

@@ -249,8 +249,8 @@ S3PROXY_OPTIONS = {"access.key.id": "key", "secret.access.key": "secret"}
 
 @pytest.fixture(scope="session")
 def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, pathlib.Path]]:
-    """S3Proxy on loopback, in a separate process. It checks signatures. The values are its address and its
-    folder, in which each folder is a bucket."""
+    """S3Proxy on loopback, in a separate process. It checks signatures. Yields the address of S3Proxy and its
+    folder. Each folder in this folder is a bucket."""
     java, jars = shutil.which("java"), list(S3PROXY.glob("*.jar"))
     if java is None or not jars:
         if os.environ.get("CI") == "true":

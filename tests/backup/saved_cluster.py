@@ -1,4 +1,4 @@
-"""A small cluster for tests of the restore. A test writes its saved logs record by record."""
+"""A small cluster for tests of the restore. A test writes the saved logs of the cluster record by record."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -148,7 +148,9 @@ def test_a_waiting_commit_is_answered_when_its_decision_fails(
 
 
 def test_known_results_do_not_wait_for_a_slow_coordinator() -> None:
-    """One request contains all parts of a file, and one response contains all results."""
+    """One request contains the parts of a file for several coordinators, and one response contains all their
+    results. If one coordinator does not respond in time, the response still contains the results of the
+    others."""
     known = CommitFileResult([])
 
     class Coordinators:

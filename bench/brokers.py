@@ -161,7 +161,8 @@ class Kafka(Broker):
 
 
 def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
-    """The log contains only warnings, like the log of Moldau in this benchmark."""
+    """Write a logging configuration, and return its path. With it, Kafka logs only warnings and errors, like
+    Moldau in this benchmark."""
     path = folder / "log4j2.properties"
     path.write_text(
         "status = error\nappender.console.type = Console\nappender.console.name = console\n"

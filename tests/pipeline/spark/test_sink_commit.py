@@ -226,7 +226,8 @@ def test_an_outcome_that_is_not_known_any_more_is_not_guessed(
 def test_a_refused_batch_does_not_prevent_later_batches(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
-    """The topic of the query was deleted and created again."""
+    """The first batch names the id of a deleted topic. The later batches name the id of the new topic with
+    the same name."""
     before = replace(target, topic_id=str(UUID(int=5)))
     for _ in range(2):
         with pytest.raises(ToolError, match="no such partition"):

@@ -167,7 +167,8 @@ _AT = _logical("long", "timestamp-millis")
 
 
 def _resolutions() -> Iterator[Case]:
-    """Schemas that differ in other ways."""
+    """Cases in which the schema of the reader differs in its enums, unions, names or defaults, and not only
+    in one type."""
 
     def pair(name: str, old: Any, new: Any, *values: Any, **more: Any) -> Iterator[Case]:
         for value in values:

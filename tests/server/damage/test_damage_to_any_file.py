@@ -133,7 +133,7 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
         return
     try:
         if not is_served(running.bootstrap_servers, 0 if path.parent.name == CLASSIC else 60):
-            # Only the log of a topic may lose records, and the node must report this loss.
+            # Losses of records are allowed only in the topic's own log, and the node must report them.
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)

@@ -56,8 +56,8 @@ every step, because counting reads the whole heap."""
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
-"""The memory that a request may need from its parsing to its response: the bytes of the request times the
-ratio, plus the floor."""
+"""The memory that a request may need from its parsing to its response: the bytes of the request times
+``ANSWERED_BYTES_RATIO``, plus ``ANSWERED_BYTES_FLOOR``."""
 ANSWERED_IN_SLICES = (
     (ApiKey.LIST_OFFSETS, 1),
     (ApiKey.OFFSET_COMMIT, 2),

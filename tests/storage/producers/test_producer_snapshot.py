@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 # types of aiokafka, which encode the expected bytes without our code
 from aiokafka.protocol.types import Int16, Int32, Int64
 from crc32c import crc32c

@@ -31,7 +31,7 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage:
-    """Read a process's ``stat`` and ``status``."""
+    """The resources of a process, from its files ``stat`` and ``status`` in ``/proc``."""
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     fields = stat[stat.rindex(")") + 2 :].split()
     status = pathlib.Path(f"/proc/{pid}/status").read_text()

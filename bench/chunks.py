@@ -369,7 +369,7 @@ def _led(nodes: MoldauNodes) -> Counter[int]:
 
 
 def _write(nodes: MoldauNodes, stopped: threading.Event) -> None:
-    """About 20 MB/s to all partitions."""
+    """Produce about 20 MB/s in total to all partitions, until ``stopped`` is set."""
     producer = BatchProducer(nodes.bootstrap, "t", PAYLOAD_BYTES, BATCH, FAST)
     while not stopped.is_set():
         for index in range(GROWTH_PARTITIONS):

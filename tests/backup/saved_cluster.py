@@ -191,8 +191,8 @@ class SavedCluster:
         self, topic_id: UUID = TOPIC, producer_id: int = -1, *, age_ms: int = 0
     ) -> str:
         """Store a WAL object with one batch for partition 0 of a topic. With ``producer_id``, the batch
-        belongs to a transaction. Its footer and its key say that it was created ``age_ms`` ago. Returns the
-        object's key."""
+        belongs to a transaction. The footer and the key of the object say that the object was created
+        ``age_ms`` ago. Returns the object's key."""
         batch = build_batch(
             [Record(0, 0, b"k", b"v")],
             producer_id=producer_id,
@@ -227,7 +227,8 @@ class SavedCluster:
         await self._storage.upload(key, b"", 0)
 
     async def restore(self, until_ms: int | None = None, *, waits: bool = False) -> RestoreReport:
-        """Restore the cluster as one node. With ``waits``, old nodes may still run."""
+        """Restore the cluster as one node. With ``waits``, the restore waits, because nodes of the old
+        cluster may still run."""
         node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
         voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
         cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)

@@ -89,8 +89,8 @@ def test_a_log_that_was_deleted_is_not_in_the_next_cut() -> None:
 
 
 def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> None:
-    """Another replica may have removed a tombstone although the record that it deletes is in a piece that was
-    saved earlier."""
+    """Another replica may have removed a tombstone. The record that this tombstone deletes may still be in a
+    piece that was saved earlier."""
 
     def asked(topic: str) -> int:
         ledger, log = Ledger(None), LOG._replace(topic=topic, leader_epoch=1)

@@ -233,7 +233,7 @@ class Answering(Subsystem):
 
 
 async def answer(context: object, request: object) -> None:
-    """A handler."""
+    """A handler that does nothing."""
 
 
 @pytest.mark.parametrize(

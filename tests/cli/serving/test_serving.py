@@ -36,8 +36,8 @@ def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.Monk
 
 
 def test_collections_begin_when_the_imports_are_done() -> None:
-    """The command line switches garbage collections off while it imports the code of a node. They must be on
-    when the event loop runs."""
+    """The command line switches garbage collections off while it imports the code of a node. Garbage
+    collections must be on again when the event loop runs."""
 
     async def are_enabled() -> bool:
         return gc.isenabled()

@@ -30,8 +30,8 @@ def placed(key: str, number: int, open_from: int = 0, epoch: int = 7) -> CommitF
 def test_the_place_is_on_the_wire_from_version_3_on() -> None:
     call = placed("a", 4, 4)
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 3, 1_000)).place == CommitPlace(7, 4, 4)
-    # An older coordinator decides commits in the order of their arrival. Therefore the broker may send it
-    # only the first open commit.
+    # An older coordinator decides commits in the order of their arrival. Therefore the broker sends only the
+    # first open commit to such a coordinator.
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 2, 1_000)).place is None
     with pytest.raises(KafkaError) as refused:
         COMMIT_FILE.ask(0, placed("b", 5, 4), 2, 1_000)

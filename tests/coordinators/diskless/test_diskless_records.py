@@ -128,8 +128,8 @@ def test_unknown_records_are_refused(pair: tuple[bytes | None, bytes | None]) ->
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[CommitFileCall]:
-    """Files of a few producers with mostly consecutive sequences. They have batches of several partitions,
-    one of which does not exist."""
+    """Files of a few producers with mostly consecutive sequences. The files have batches of several
+    partitions, one of which does not exist."""
     follows: dict[tuple[int, int], int] = {}
     calls = []
     for number in range(draw(st.integers(1, 5))):

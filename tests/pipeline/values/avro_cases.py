@@ -1,5 +1,5 @@
-"""Avro records with their writers' and readers' schemas. They contain each type in each position, as a value
-and as a default.
+"""Avro records with their writers' and readers' schemas. The schemas contain each type in each position, as a
+value and as a default.
 
 ``golden/avro.json`` has the results of Avro's Java library for these records.
 """

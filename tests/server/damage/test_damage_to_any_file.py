@@ -1,5 +1,5 @@
-"""Any file may be damaged. Then all records are still served, or the start is refused and the error names the
-file, or the loss of records is reported.
+"""A test damages any file of a node. There are three correct results: all records are still served; or the
+start is refused, and the error names the file; or the node reports the loss of records.
 
 No object is ever deleted because of the damage. For a long run, set ``DAMAGE_SEEDS`` to the number of cases
 of each kind.

@@ -81,8 +81,8 @@ over."""
 class Steps:
     """Counts the calls of functions and builtins in each callback of the node's event loop.
 
-    It uses the interpreter's own profiler. If a Python function counted each event, it would take most of the
-    test's time.
+    It uses the interpreter's own profiler. If a Python function counted each event, the counting would take
+    most of the test's time.
     """
 
     def __init__(self):

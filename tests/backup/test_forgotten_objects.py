@@ -1,8 +1,8 @@
 """A coordinator forgets the outcome of an old object when it has no live batches of the object.
 
-The object stays in the store while another coordinator has live batches of it. A restore cannot ignore
-objects that are old according to the store, because in a copy of a bucket every object has the time of the
-copy. So the restore reads old objects, too.
+The object stays in the store while another coordinator has live batches of it. In a copy of a bucket, the
+store's time of every object is the time of the copy. So old objects look new in this copy, and a restore
+reads them, too.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage:
-    """Read a process's ``stat`` and ``status``."""
+    """The resources of a process, from its files ``stat`` and ``status`` in ``/proc``."""
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     fields = stat[stat.rindex(")") + 2 :].split()
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -161,7 +161,8 @@ class Kafka(Broker):
 
 
 def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
-    """The log contains only warnings, like the log of Moldau in this benchmark."""
+    """Write a logging configuration, and return its path. With it, Kafka logs only warnings and errors, like
+    Moldau in this benchmark."""
     path = folder / "log4j2.properties"
     path.write_text(
         "status = error\nappender.console.type = Console\nappender.console.name = console\n"

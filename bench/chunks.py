@@ -268,7 +268,8 @@ def measure_creation(report: Report, count: int = 100) -> None:
 
 
 def _create_at(nodes: MoldauNodes, leader: int, brokers: tuple[int, int]) -> None:
-    """Create a chunk without a process of the command, which would need the CPU time of the brokers."""
+    """Create a chunk by a request from this process. A separate process for the command would use CPU time
+    that the brokers need."""
     row = CreateChunksTopicPartition(topic_name="t", partition_id=0, broker_ids=brokers)
     request = CreateChunksRequest(topic_partitions=[row])
 
@@ -368,7 +369,7 @@ def _led(nodes: MoldauNodes) -> Counter[int]:
 
 
 def _write(nodes: MoldauNodes, stopped: threading.Event) -> None:
-    """About 20 MB/s to all partitions."""
+    """Produce about 20 MB/s in total to all partitions, until ``stopped`` is set."""
     producer = BatchProducer(nodes.bootstrap, "t", PAYLOAD_BYTES, BATCH, FAST)
     while not stopped.is_set():
         for index in range(GROWTH_PARTITIONS):

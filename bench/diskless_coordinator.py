@@ -1,9 +1,10 @@
 """The diskless coordinator alone: ``python -m bench.diskless_coordinator [--live-batches 5000000]``.
 
-It commits files of 500 batches over 50 partitions and 10 idempotent producers. The files pass through log,
-replay and SQLite, four at a time. Then, while all batches are live, it measures FindBatches of 64 batches at
-random offsets, a snapshot while commits continue, and two restarts. The first restart is after a clean stop.
-The second restart is from the snapshot and the log, after the loss of SQLite's file.
+The benchmark commits files of 500 batches over 50 partitions and 10 idempotent producers. The files pass
+through log, replay and SQLite, four at a time. Then, while all batches are live, the benchmark measures
+FindBatches of 64 batches at random offsets, a snapshot while commits continue, and two restarts. The first
+restart is after a clean stop. The second restart is from the snapshot and the log, after the loss of SQLite's
+file.
 """
 
 import argparse

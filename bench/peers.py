@@ -53,7 +53,8 @@ def throughput(report: Report, brokers: Brokers, plan: Plan) -> None:
 
 
 def compare(report: Report, kind: str, size: int, partitions: int, samples: Samples) -> None:
-    """Return one row of the table. It has the values of both brokers, and the ratio of these values."""
+    """Add one row to the table of the report. It has the values of both brokers, and the ratio of these
+    values."""
     ours, theirs = median_sample(samples["moldau"]), median_sample(samples["kafka"])
     row: dict[str, Any] = {"load": kind, "record": f"{size} B", "partitions": partitions}
     for name, sample in (("moldau", ours), ("kafka", theirs)):

@@ -27,7 +27,7 @@ TOPIC: Final = "saves"
 PARTITIONS: Final = 12
 NEVER_MS: Final = 2_000_000_000
 REST_S: Final = 3.0
-"""Time for the node's work on the last requests of the clients."""
+"""Pause before a save. In this time the node ends its work on the last requests of the clients."""
 INTERVAL_S: Final = 10.0
 """The default of ``backup.interval.ms``."""
 

@@ -16,8 +16,8 @@ KEPT_OBJECTS: Final = 4
 class ForgetfulStorage:
     """A store that costs little. It copies each object into recycled memory, and drops the object soon.
 
-    A node does not read objects that it has just written, because their records are first in its memory and
-    then in its local segments.
+    A node does not read objects that it has just written, because the records of these objects are first in
+    the node's memory and then in its local segments.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,8 @@ from bench.tiered_slices import (
 SEGMENT_BYTES: Final = 16 << 20
 RECORD_SIZE: Final = 10_240
 QUOTA_BYTES_PER_S: Final = 340_000_000
-"""Rate limit of reads of old records, if they are limited. It is a little above the goal."""
+"""Rate limit of reads of old records, if they are limited. The limit is a little above the goal for the speed
+of these reads."""
 ROUNDS_MIN: Final = 6
 WARM_UP_S: Final = 2.0
 SETTLE_S: Final = 1.0
@@ -194,7 +195,7 @@ def begin_apart(broker: Broker, name: str, partitions: int) -> None:
 
 
 def steady(broker: Broker, partitions: int, rate: int) -> AbstractContextManager[Steered]:
-    """The producer whose acknowledgements are timed."""
+    """A producer at a fixed rate. Its time from send to acknowledgement is measured."""
     return steered(
         "steady",
         bootstrap=broker.bootstrap,

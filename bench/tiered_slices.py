@@ -1,8 +1,8 @@
 """Slices of different kinds alternate in one run, on the same nodes, topics and connections.
 
 A p99 depends on a few slow requests, so the p99 values of two separate runs can hardly be compared. Each
-slice is compared with its neighbours, which ran under the same conditions. The cost of a kind of slice is the
-median of these ratios.
+slice is compared with its neighbours, which ran under the same conditions. The comparison is the ratio of the
+two p99 values, and the cost of a kind of slice is the median of these ratios.
 """
 
 import json

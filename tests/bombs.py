@@ -13,7 +13,8 @@ offsets."""
 
 
 def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:
-    """A batch of ``count`` records of seven bytes. Its header may contain a false max timestamp."""
+    """A batch of ``count`` records of seven bytes. With ``max_timestamp_ms``, the header of the batch has
+    this false max timestamp."""
     payload = compress(codec, TINY_RECORD * count)
     latest_ms = now_ms if max_timestamp_ms is None else max_timestamp_ms
     return assemble_batch(_header(now_ms, count), int(codec), now_ms, latest_ms, count, payload)

@@ -12,8 +12,8 @@ _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 EPOCH_WEIGHT = 4
 """Epochs are changed more often than other fields, because receivers remember them."""
 _NOT_CHANGED = {"timeout_ms", "max_wait_ms"}
-"""Fields that contain a time. With an extreme value in such a field, a request may correctly wait for
-weeks."""
+"""Fields that contain a time. With an extreme value in such a field, it would be correct that the request
+waits for weeks."""
 
 
 class ChangedRequests:

@@ -36,7 +36,7 @@ LATE = (
 )
 
 ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py", "test_iceberg_on_spark.py")
-"""Files whose tests share one Spark session. Its JVM takes long to start."""
+"""Files whose tests share one Spark session, because the JVM of a session takes long to start."""
 ALONE = ("tests/simulation/", "tests/integration/clients/test_kafka_python_suite.py")
 """Tests that take long, and do not share a node or a session with other tests."""
 COMPUTING = "tests/simulation/"
@@ -189,9 +189,9 @@ def free_port() -> Callable[[], int]:
     """A function that returns a free port. The port stays free until the test listens on it, and also while a
     node is stopped between two starts.
 
-    The system may give a port that it has chosen itself to another program as soon as the port is not in use.
-    It never chooses the ports of this fixture, so only a program that requests such a port by its number can
-    use it.
+    If the operating system chooses a port, it can give the same port to another program as soon as the port
+    is not in use. The system never chooses the ports of this fixture. So only a program that requests such a
+    port by its number can use it.
     """
     chance = random.SystemRandom()
 
@@ -249,8 +249,8 @@ S3PROXY_OPTIONS = {"access.key.id": "key", "secret.access.key": "secret"}
 
 @pytest.fixture(scope="session")
 def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, pathlib.Path]]:
-    """S3Proxy on loopback, in a separate process. It checks signatures. The values are its address and its
-    folder, in which each folder is a bucket."""
+    """S3Proxy on loopback, in a separate process. It checks signatures. Yields the address of S3Proxy and its
+    folder. Each folder in this folder is a bucket."""
     java, jars = shutil.which("java"), list(S3PROXY.glob("*.jar"))
     if java is None or not jars:
         if os.environ.get("CI") == "true":

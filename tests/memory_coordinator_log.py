@@ -8,7 +8,8 @@ from moldau.replication.appending.transactions import TransactionGuard
 
 
 class MemoryLog:
-    """A log in memory. Its high watermark follows its end, unless a test stops it."""
+    """A log in memory. The high watermark follows the end of the log, unless a test stops the high
+    watermark."""
 
     def __init__(self, *, max_batch_bytes: int = 1_048_588) -> None:
         self.max_batch_bytes = max_batch_bytes
@@ -81,7 +82,7 @@ class MemoryLog:
         return None
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """This log issues no guards."""
+        """Do nothing, because this log issues no guards."""
 
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None

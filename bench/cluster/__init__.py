@@ -1,7 +1,7 @@
 """``python -m bench --only cluster``: three controllers and three brokers, of Moldau and of Apache Kafka.
 
-A full run takes a long time and needs a machine without other work. It also runs seeded histories of Moldau's
-nodes.
+A full run takes a long time and needs a machine without other work. The command also runs seeded histories of
+Moldau's nodes.
 """
 
 import functools

@@ -79,7 +79,7 @@ class SilentBroker:
         return True
 
     def _beat(self) -> bool:
-        """Whether the broker is fenced."""
+        """Send a heartbeat. Returns whether the broker is fenced."""
         request = BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=self._epoch, current_metadata_offset=self._epoch
         )

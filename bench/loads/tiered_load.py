@@ -212,7 +212,8 @@ class CatchUpReader:
 
 
 def commands() -> Iterator[dict[str, Any]]:
-    """Report that everything is prepared. Then return the lines of the parent until it closes the pipe."""
+    """Report that everything is prepared. Then yield the command in each line of the parent, until the parent
+    closes the pipe."""
     tell({"ready": True})
     while line := sys.stdin.readline():
         yield json.loads(line)

@@ -1,4 +1,4 @@
-"""Tools of the project as modules."""
+"""Fixtures that load the programs in ``tools/`` as modules."""
 
 import importlib.util
 import pathlib
@@ -10,7 +10,7 @@ TOOLS = pathlib.Path(__file__).parents[2] / "tools"
 
 
 def load(name: str) -> ModuleType:
-    """A new module from a file of ``tools``."""
+    """Load ``tools/NAME.py`` as a new module."""
     spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -21,11 +21,11 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def check_imports() -> ModuleType:
-    """A freshly imported module ``tools/check_imports.py``."""
+    """A freshly loaded module ``tools/check_imports.py``."""
     return load("check_imports")
 
 
 @pytest.fixture
 def check_defaults() -> ModuleType:
-    """A new ``tools/check_defaults.py``."""
+    """A freshly loaded module ``tools/check_defaults.py``."""
     return load("check_defaults")

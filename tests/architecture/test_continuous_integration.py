@@ -48,7 +48,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
 def ci(
     checkout: pathlib.Path, failing: str = "", failure: str = "", second_run: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``.ci/run`` to its end. If a target is named, this target fails."""
+    """Run ``.ci/run`` to its end. If ``failing`` names a target of make, this target fails."""
     run_again = RUN_AGAIN.format(
         script=str(ROOT / "tools/run_again.py"), python=str(checkout / ".venv/bin/python")
     )

@@ -14,8 +14,8 @@ def check(check_imports: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 
 
 def graph(**imported: str) -> dict[str, frozenset[str]]:
-    """Make a graph of modules of the package ``m``. For each module, the argument has the imported names,
-    separated by blanks."""
+    """Make a graph of modules of the package ``m``. Each argument has the name of a module. Its value
+    contains the names that this module imports, separated by blanks."""
     return {f"m.{name}": frozenset(f"m.{each}" for each in text.split()) for name, text in imported.items()}
 
 

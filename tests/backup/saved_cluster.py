@@ -1,4 +1,4 @@
-"""A small cluster for tests of the restore. A test writes its saved logs record by record."""
+"""A small cluster for tests of the restore. A test writes the saved logs of the cluster record by record."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -261,7 +261,8 @@ class SavedCluster:
         await self._storage.upload(key, b"", 0)
 
     async def restore(self, until_ms: int | None = None, *, waits: bool = False) -> RestoreReport:
-        """Restore the cluster as one node. With ``waits``, old nodes may still run."""
+        """Restore the cluster as one node. With ``waits``, the restore waits, because nodes of the old
+        cluster may still run."""
         node = NewNode(node_id=NODE_ID, path=str(self._folder / "new"), directory_id=UUID(int=900))
         voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
         cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)

@@ -1,7 +1,8 @@
 """A coordinator forgets the outcome of an old object when it has no live batches of the object.
 
 The object stays in the store while another coordinator has live batches of it. In a copy of a bucket, the
-store's time of every object is the time of the copy. A restore therefore reads old objects, too.
+store's time of every object is the time of the copy. So old objects look new in this copy, and a restore
+reads them, too.
 """
 
 import asyncio

@@ -89,7 +89,8 @@ def test_a_log_that_was_deleted_is_not_in_the_next_cut() -> None:
 
 
 def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> None:
-    """Another replica may have removed tombstones whose records are in pieces that were saved earlier."""
+    """Another replica may have removed a tombstone. The record that this tombstone deletes may still be in a
+    piece that was saved earlier."""
 
     def asked(topic: str) -> int:
         ledger, log = Ledger(None), LOG._replace(topic=topic, leader_epoch=1)
@@ -106,7 +107,7 @@ def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> Non
 
 
 def test_a_second_pass_continues_the_unfinished_cut_and_not_the_saved_end() -> None:
-    """Deletions depend on the saved end. It changes only when a cut is complete."""
+    """Deletions of old data depend on the saved end. The saved end changes only when a cut is complete."""
     ledger = Ledger(None)
     ledger.request(LOG)
     ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(0, 50)]))

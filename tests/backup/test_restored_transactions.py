@@ -55,7 +55,8 @@ async def _restore_open_transactions(folder: Path) -> None:
         await partition.write(KNOWN, 0)
     report = await cluster.restore()
     first, second = [await cluster.find(index) for index in range(2)]
-    # Only the transaction of DECIDED is open. Its coordinator commits this transaction after the start.
+    # Only the transaction of DECIDED is open. The transaction coordinator commits it after the start of the
+    # restored cluster.
     assert first.last_stable_offset == 6
     assert second.last_stable_offset == second.high_watermark
     assert {(each.producer_id, each.first_offset) for each in first.aborted} == {

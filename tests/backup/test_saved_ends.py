@@ -1,5 +1,5 @@
-"""A deletion waits until the record that causes it is saved. It also waits until the other logs are saved at
-least up to the same moment."""
+"""A deletion waits until the record that caused the deletion is saved. It also waits until all other logs are
+saved at least up to the moment at which this record was written."""
 
 import uuid
 

@@ -61,7 +61,7 @@ def test_only_readable_segments_are_considered() -> None:
     segments.apply(RemoteLogSegmentMetadataUpdate(first, 3, State.DELETE_SEGMENT_STARTED, 1))
     segments.apply(
         RemoteLogSegmentMetadataUpdate(first, 3, State.COPY_SEGMENT_FINISHED, 1)
-    )  # refused: the deletion has already started
+    )  # refused, because the deletion of this segment has already started
     finished = segments.finished(NAME)
     assert [each.start_offset for each in finished] == [10, 20]
     assert {each.custom_metadata for each in finished} == {b"custom"}
@@ -92,7 +92,7 @@ DECIDED, and IDLE has no open transaction."""
 
 
 class Tier:
-    """A remote tier with the indexes of a segment. Two transactions are open at its end."""
+    """A remote tier with the indexes of a segment. Two transactions are open at the end of the segment."""
 
     async def fetch_index(self, segment: Any, kind: IndexType) -> bytes:
         if kind is IndexType.LEADER_EPOCH:

@@ -38,7 +38,8 @@ def append(log: PartitionLog, count: int, timestamp_ms: int) -> None:
 async def active(
     folder: Path, count: int = 5, timestamp_ms: int = 1_700_000_000_000, key: PartitionKey = KEY
 ) -> ClassicPartition:
-    """The replica of an active chunk that begins at offset 20. Its log still has 0 as its first offset."""
+    """The replica of an active chunk that begins at offset 20. The log of the replica still has 0 as its
+    first offset."""
     log = PartitionLog.open(machine(), str(folder / f"t-{key.partition}"), TopicPartition("t", key.partition))
     await log.begin_behind_remote(AuxiliaryState(20, 0, [], ()))
     log.start.has_chunks = True

@@ -38,7 +38,7 @@ class BadHolder:
 
 
 class Others:
-    """A channel to another broker."""
+    """A channel to other brokers, which returns the given answer to each call."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer

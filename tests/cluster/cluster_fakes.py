@@ -1,4 +1,5 @@
-"""A small config policy for tests in this folder. Its rules are real, but it has only a few keys."""
+"""A small config policy for tests in this folder. The policy applies real rules, but knows only a few
+keys."""
 
 from collections.abc import Mapping, Sequence
 

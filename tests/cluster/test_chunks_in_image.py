@@ -144,8 +144,9 @@ def test_a_change_without_a_start_keeps_it() -> None:
 
 
 def test_level_0_of_the_feature_forgets_where_active_chunks_begin() -> None:
-    """At level 0 a controller of Kafka may write snapshots, and these do not contain the fields of chunks.
-    All nodes must have the same image, so Moldau's nodes remove the fields, too."""
+    """At level 0 it is possible that a controller of Kafka writes snapshots, and such snapshots do not
+    contain the fields of chunks. All nodes must have the same image, so Moldau's nodes remove the fields,
+    too."""
     gone = r.ChunkChangeRecord(partition_id=0, topic_id=TOPIC_ID, start_offset=0, chunk_epoch=1, replicas=[])
     level = r.FeatureLevelRecord(name="moldau.chunk.version", feature_level=1)
     image = image_of([level, gone], _image(0, 10))

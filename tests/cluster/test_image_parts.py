@@ -1,7 +1,7 @@
 """Each metadata record reaches the image, and each part of the image reaches snapshots and subscribers.
 
 A part of the image is one row (``cluster/image/parts/``). The tests check all rows, all fields of the image
-and all types of records, so that an omission causes an error.
+and all types of records, so that a missing row, field or type of record causes an error.
 """
 
 import dataclasses

@@ -22,7 +22,7 @@ class Place:
         raise NotImplementedError
 
     def listen(self) -> None:
-        """Let a process listen on the port. It never accepts a connection itself."""
+        """Let a process listen on the port. The process never accepts a connection."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -151,7 +151,7 @@ def test_an_interrupted_network_is_no_evidence(simulated: SimulatedPlace, source
         ("localhost", "127.0.0.1", True),
         ("127.0.0.1", "127.0.0.1", True),
         ("127.0.0.1", "localhost", True),
-        # A controller on another machine would probe a port of its own machine.
+        # With this address, a controller on another machine would probe a port of its own machine.
         ("192.0.2.1", "127.0.0.1", False),
         ("controller-1", "localhost", False),
     ],

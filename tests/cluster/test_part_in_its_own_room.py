@@ -1,7 +1,7 @@
 """A part of the metadata that Kafka does not have is one file and one row in ``PARTS``.
 
-This test adds such a part: a motto for each broker. Records reach the image, snapshots, the backup and
-subscribers, and the controller does not append them at feature level 0.
+This test adds such a part: a motto for each broker. The record of the part reaches the image, snapshots, the
+backup and subscribers. At feature level 0 the controller does not append the record.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Produce gateways: KIP-1164's six scenarios as golden tables, and its limits as properties."""
+"""Produce gateways: KIP-1164's six scenarios are compared with golden tables, and the limits of the KIP are
+checked as properties."""
 
 import os
 import pathlib
@@ -103,7 +104,8 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
             others = [set(cluster.in_rack(other)) & set(cluster.hosts) for other in cluster.racks - {rack}]
             bound = sum(_ceil(len(hosts), len(members)) for hosts in others)
             if len(set(cluster.hosts)) < len(members):
-                # There are more brokers than hosts, so each broker serves coordinators of only one host.
+                # The rack has more brokers than there are hosts of coordinators, so each of these brokers is
+                # the gateway for coordinators of only one host.
                 bound = 1
         for broker_id in members:
             assert found.commit_calls(broker_id) <= bound
@@ -112,8 +114,8 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 3))
 def test_equal_racks_need_at_most_one_call_for_each_other_rack(racks: int, size: int, held: int) -> None:
-    """One call reaches all coordinators of a host, so a broker needs at most as many calls as there are other
-    racks."""
+    """All racks have the same number of brokers. One call reaches all coordinators on one broker, so a broker
+    needs at most as many calls as there are other racks."""
     brokers = [RackBroker(number, f"rack-{number % racks}") for number in range(racks * size)]
     found = produce_gateways(brokers, [number % len(brokers) for number in range(held * len(brokers))])
     assert all(found.commit_calls(each.broker_id) <= racks - 1 for each in brokers)
@@ -172,8 +174,8 @@ def test_gateways_do_not_depend_on_the_order_of_registrations(cluster: Cluster, 
 
 
 def test_a_new_broker_moves_little() -> None:
-    """60 coordinators are on 20 hosts of rack ``a``. A fifth broker is added to rack ``b``. It becomes the
-    gateway of about 12 of these coordinators."""
+    """60 coordinators are on 20 hosts of rack ``a``. A fifth broker is added to rack ``b``. This new broker
+    becomes the gateway of about 12 of these coordinators."""
     brokers = [RackBroker(number, "a" if number < 20 else "b") for number in range(24)]
     hosts = [number % 20 for number in range(60)]
     before = produce_gateways(brokers, hosts)

@@ -1,4 +1,4 @@
-"""``storage format`` and meta.properties."""
+"""The command ``storage format``, and the file ``meta.properties`` that it writes."""
 
 import pathlib
 import random

@@ -239,7 +239,7 @@ def ask_kafka(java: str, *arguments: str, stdin: str = "") -> str:
 
 
 def verdicts(java: str, cases: Sequence[Case]) -> list[bool]:
-    """Whether Kafka accepts each case."""
+    """Let Kafka check the cases. Returns, for each case, whether Kafka accepts it."""
     base = "\t".join(["base", *(_escape(f"{key}={value}") for key, value in BASE.items())])
     shown = ask_kafka(java, stdin="\n".join([base, *(case.line for case in cases)]) + "\n")
     lines = shown.splitlines()
@@ -248,7 +248,7 @@ def verdicts(java: str, cases: Sequence[Case]) -> list[bool]:
 
 
 def write_table(judged: Iterable[tuple[Case, bool]]) -> str:
-    """The golden table."""
+    """The text of the golden table."""
     blocks: dict[tuple[str, tuple[str, ...]], dict[bool, list[list[str]]]] = {}
     for case, is_accepted in judged:
         block = blocks.setdefault((case.surface, tuple(key for key, _ in case.given)), {True: [], False: []})

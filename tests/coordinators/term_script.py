@@ -6,7 +6,7 @@
     write PARTITION NUMBER              add a number to the total of a partition
     settle                              wait until loads and unloads have ended
     show                                print the partitions that are led, with their states
-    damage PARTITION EPOCH              the store of this epoch requests that it is rebuilt
+    damage PARTITION EPOCH              the store of this epoch requests a rebuild
 
 Topics with the same name have different values of ``topic``.
 """
@@ -81,8 +81,8 @@ class LedPartition(ClassicPartition):
 
 
 class TermModel:
-    """A kind of coordinator with a store. The registry begins and ends its terms. The kind reports each load,
-    each change of the store and each unload."""
+    """A kind of coordinator with a store. The registry begins and ends the terms of its coordinators. The
+    model records each load, each change of the store and each unload."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -146,7 +146,7 @@ class TermModel:
 
 
 class ToldStore:
-    """A store that reports its calls."""
+    """A store that adds each restore and each close to the events of its model."""
 
     def __init__(self, model: TermModel, term: Term) -> None:
         self._tell = lambda news: model.events.append(f"store of {term.partition} epoch {term.epoch} {news}")

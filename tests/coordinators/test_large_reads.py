@@ -1,4 +1,5 @@
-"""Reads and deletions of very many rows. They are complete, and take several iterations of the event loop."""
+"""Reads and deletions of very many rows. The results are complete, and the work is divided over several
+iterations of the event loop."""
 
 import asyncio
 from collections.abc import Awaitable

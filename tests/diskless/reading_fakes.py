@@ -240,7 +240,7 @@ class ReadingBroker:
         self.start()
 
     def start(self) -> None:
-        """Start or restart the reading part of the broker. Its disk stays unchanged."""
+        """Start or restart the reading part of the broker. The broker's disk stays unchanged."""
         self.meters = Meters()
         self.recent = RecentObjects(1 << 24)
         self.arrivals: WaitingRoom[PartitionKey] = WaitingRoom()

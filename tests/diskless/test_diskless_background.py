@@ -1,5 +1,5 @@
-"""Unused files, orphans, retention and the topics in the metadata. The tests use real coordinators
-on files."""
+"""Background work of diskless topics: deletions of unused files and of orphans, retention, and changes of the
+topics in the metadata. The tests use real coordinators on files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence

@@ -21,7 +21,7 @@ LIMIT_S = 120
 QUIET = {"log_level": 0}
 MOLDAU = (sys.executable, "-m", "moldau")
 NEXT_MOLDAU = (sys.executable, str(Path(__file__).parent / "next_version.py"))
-"""The next version of the program."""
+"""The command line that starts the next version of the program."""
 
 
 class Processes:

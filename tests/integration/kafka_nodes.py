@@ -68,8 +68,8 @@ class KafkaNode:
             "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
             f"metadata.log.max.record.bytes.between.snapshots={SNAPSHOT_BYTES}\n"
             "broker.heartbeat.interval.ms=500\nbroker.session.timeout.ms=3000\n"
-            # Kafka computes the partition of a group from the number of partitions of the offsets topic. It
-            # reads this number only at its start.
+            # Kafka computes the partition of a group from the number of partitions of the offsets topic.
+            # Kafka reads this number only at its start.
             "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
             "group.initial.rebalance.delay.ms=0\n"
         )
@@ -148,7 +148,7 @@ def moldau(*arguments: str) -> str:
 
 
 def can(*arguments: str) -> bool:
-    """Whether a command of Moldau succeeds."""
+    """Run a command of Moldau. Returns whether it succeeds."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return main(list(arguments)) == 0
 

@@ -6,8 +6,8 @@ several lists in a transaction, and poll a ``read_committed`` consumer of kafka-
 all lists are read. The checks are those of the simulation: no aborted or intermediate read (G1a, G1b), no
 lost or repeated value, and no write against the order of transactions (G0).
 
-The transactions commit no offsets, because librdkafka 2.16 may not return from that call if the coordinator
-of the group moves. ``test_copies_over_kills.py`` commits offsets with Kafka's own client.
+The transactions commit no offsets, because in librdkafka 2.16 the call for this may never return if the
+coordinator of the group moves. ``test_copies_over_kills.py`` commits offsets with Kafka's own client.
 """
 
 import argparse
@@ -142,7 +142,7 @@ class Appender:
 
 
 def started(bootstrap: str, name: str) -> Producer:
-    """A transactional producer. It has fenced the producers before it."""
+    """A transactional producer. It has fenced earlier producers with the same transactional id."""
     options = {"transactional.id": name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, "linger.ms": 1}
     producer = Producer({"bootstrap.servers": bootstrap, **options, **QUIET})
     repeated(lambda: producer.init_transactions(CALL_S))

@@ -15,7 +15,7 @@ EXPLAINED: dict[str, list[tuple[str, str]]] = {
     # In Moldau, the response to a repeated batch is equal to the response to the first batch, and has the
     # same append time.
     "the batch again": [APPEND_TIME],
-    # When a request is refused, the response of Moldau contains no log start.
+    # When a request is refused, the response of Moldau contains no log start offset.
     "a batch out of order": [LOG_START],
     "version 2: the new epoch begins at 4": [LOG_START],
     # Kafka accepts offsets of a group without a name in a transaction, although no later request can commit
@@ -28,7 +28,7 @@ EXPLAINED: dict[str, list[tuple[str, str]]] = {
 replace them."""
 OF_DISKLESS = {"the batch again": [*EXPLAINED["the batch again"], LOG_START]}
 """The response to a repeated batch is made from the coordinator's state of the producer, and this state has
-no log start."""
+no log start offset."""
 
 
 def expected(answer: str, kind: str) -> str:

@@ -42,7 +42,7 @@ class Receiver(FrameReceiver):
 
 
 class SlowSocket:
-    """A socket that passes bytes on only if it has as many as its threshold."""
+    """A socket that delivers its waiting bytes only if there are at least as many as its threshold."""
 
     family = socket.AF_INET
 
@@ -57,7 +57,8 @@ class SlowSocket:
 
 
 def deliver(receiver, slow, waiting):
-    """Pass on the waiting bytes as a transport does. Returns the bytes that the socket keeps back."""
+    """Deliver the waiting bytes to the receiver as a transport does. Returns the bytes that stay in the
+    socket."""
     while waiting and len(waiting) >= slow.threshold:
         buffer = receiver.get_buffer(-1)
         size = min(len(buffer), len(waiting))
@@ -114,7 +115,7 @@ def test_small_frames_cost_no_system_call():
 
 
 class Described(asyncio.BaseTransport):
-    """A transport with some details."""
+    """A transport whose ``get_extra_info`` returns the given values."""
 
     def __init__(self, **extra):
         super().__init__(extra)

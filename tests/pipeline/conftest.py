@@ -16,7 +16,7 @@ def spark() -> Iterator[Any]:
 
     from moldau.pipeline.session import open_session
 
-    # By default a shuffle creates two hundred tasks. They would take seconds.
+    # By default a shuffle creates two hundred tasks. So many tasks would take seconds.
     settings = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     jars = connector_jars()
     if pyspark.__version__.startswith("4.0.") and (iceberg := iceberg_jars()):

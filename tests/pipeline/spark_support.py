@@ -1,4 +1,4 @@
-"""Requirements of tests on Spark."""
+"""Checks whether Spark, Java and the jars are available that tests on Spark need."""
 
 import os
 import pathlib

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Pool:
-    """A replacement for Spark. The jobs of these tests have no units to run."""
+    """A replacement for the Spark pool. The jobs of these tests have no units to run."""
 
     cancelled = False
 

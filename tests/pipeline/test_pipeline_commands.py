@@ -26,7 +26,8 @@ from moldau.pipeline import session
 
 
 class PoolHere:
-    """A replacement for Spark."""
+    """A replacement for the Spark pool. It runs units in this process. In the third round it sends SIGTERM to
+    this process."""
 
     def __init__(self, *given: Any, **settings: str) -> None:
         self.rounds = 0

@@ -141,7 +141,8 @@ class Group:
         self.do_show([], {})
 
     def do_extra(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 ms=300``: node 1 waits 300 ms longer. This begins with its next election time-out."""
+        """``1 ms=300``: node 1 waits 300 ms longer. The additional time begins with the node's next election
+        time-out."""
         for node_id in map(int, words):
             self.nodes[node_id].chance.extra_ms = int(options["ms"])
 
@@ -256,7 +257,7 @@ class Group:
             )
 
     def do_reverse(self, _words: list[str], _options: dict[str, str]) -> None:
-        """Deliver the last message first."""
+        """Reverse the order of the waiting messages, so that the last message is delivered first."""
         self.messages.reverse()
 
     def do_part(self, words: list[str], _options: dict[str, str]) -> None:

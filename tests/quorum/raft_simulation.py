@@ -65,8 +65,9 @@ class Invariants:
     def changes_do_not_overlap(self, logged: LoggedVoters | None, epoch: int) -> None:
         if logged is not None and logged.offset >= 0:
             assert logged.offset < len(self.committed), "a change of voters before the last is committed"
-            # The leader must commit a record of its own epoch first. Otherwise its voters may come from a
-            # change that a leader of an earlier epoch has appended and that is never committed.
+            # A leader must commit a record of its own epoch before it appends a change of the voters. Without
+            # this rule, its current voters may come from a change that a leader of an earlier epoch has
+            # appended and that is never committed.
             has_committed = any(entry.epoch == epoch for entry in reversed(self.committed))
             assert has_committed, "a change of voters before the epoch has committed"
 

@@ -1,5 +1,5 @@
-"""The log lines and problems of a replica. It logs one line for each change of state, and has a list of
-current problems."""
+"""The log lines and problems of a replica. A replica logs one line for each change of its state, and has a
+list of its current problems."""
 
 import logging
 import uuid

@@ -52,7 +52,7 @@ def named_voters(cluster: Cluster) -> set[ReplicaKey]:
 
 
 def calm(cluster: Cluster, duration_ms: int) -> None:
-    """Stop all faults for a while."""
+    """Stop all faults, start all stopped nodes, and let the cluster run for a while."""
     cluster.cut, cluster.loss, cluster.delay_max_ms, cluster.sync_max_ms = set(), 0.0, 3, 5
     for node in cluster.nodes.values():
         if not node.is_up:

@@ -59,7 +59,8 @@ def test_a_standalone_folder_leads_and_keeps_its_voters(tmp_path: Path) -> None:
         await driver.start()
         assert driver.is_leader
         assert driver.voters == VoterSet([own])
-        assert await driver.append([b"a"]) == 3  # leader change, kraft.version, voters come first
+        # the records of the leader change, of kraft.version and of the voters come first
+        assert await driver.append([b"a"]) == 3
         state = json.loads((tmp_path / "__cluster_metadata-0" / "quorum-state").read_text())
         assert state["data_version"] == 1
         assert "currentVoters" not in state

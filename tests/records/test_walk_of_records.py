@@ -45,8 +45,8 @@ def read(header, data):
 
 @st.composite
 def rows(draw):
-    """Records in groups of rows. In some groups all records have equal sizes. Some numbers in the records are
-    wrong."""
+    """Records in one to five groups. In some groups all records have equal sizes. In some groups all records
+    have the wrong offset 5."""
     out = bytearray()
     count = 0
     for _ in range(draw(st.integers(1, 5))):

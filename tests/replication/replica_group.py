@@ -1,8 +1,8 @@
 """Several replicas of one partition, their controller and a network, all in memory and driven step by step.
 
 Each step is a method of :class:`Group`, and nothing happens between steps. Messages wait until a step
-delivers, repeats or drops them. Steps may do this in any order. After each step :meth:`Group.check` checks
-the invariants.
+delivers, repeats or drops them. Steps may deliver, repeat and drop messages in any order. After each step
+:meth:`Group.check` checks the invariants.
 """
 
 from dataclasses import dataclass, field

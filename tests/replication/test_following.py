@@ -118,7 +118,8 @@ def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path)
 def test_unsynced_records_of_an_earlier_process_are_synced_before_they_are_acknowledged(
     tmp_path: pathlib.Path,
 ) -> None:
-    """A follower starts a sync only if it appends records."""
+    """A follower starts a sync by itself only if it appends records. So records that an earlier process has
+    appended need a separate sync."""
 
     async def scenario() -> None:
         before = Replicas(tmp_path, WRITTEN)

@@ -33,7 +33,7 @@ def collector() -> Iterator[None]:
 
 
 def rings_of(count: int) -> tuple[list[Ring], "weakref.ref[Ring]"]:
-    """Create cycles. Returns a function that shows whether the last cycle still exists."""
+    """Create cycles. Returns them, and a weak reference that shows whether the last cycle still exists."""
     rings = [Ring() for _ in range(count)]
     return rings, weakref.ref(rings[-1])
 

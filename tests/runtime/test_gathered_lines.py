@@ -1,4 +1,4 @@
-"""Frequent log lines of one kind."""
+"""Frequent log lines of one kind are combined into few lines."""
 
 import asyncio
 import logging

@@ -1,4 +1,5 @@
-"""A process reads memory through maps of files. This memory is released."""
+"""A process reads files through memory maps. The memory of these maps is released, so it stays below a
+limit."""
 
 import mmap
 import pathlib

@@ -101,7 +101,8 @@ def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
 
 
 def test_the_first_image_is_compared_with_an_empty_image_once_for_all_subsystems() -> None:
-    """If the images were compared a second time, the time would grow with the number of topics."""
+    """A comparison of two images takes time in proportion to the number of topics, so the images must not be
+    compared again for each subsystem."""
     deltas: list[MetadataDelta] = []
 
     class Keeper(Subsystem):
@@ -232,7 +233,7 @@ class Answering(Subsystem):
 
 
 async def answer(context: object, request: object) -> None:
-    """A handler."""
+    """A handler that does nothing."""
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ def test_an_exchanged_log_is_reported_because_its_chunk_may_be_removed_meanwhile
 
 
 def test_the_incomplete_log_of_a_chunk_is_kept_as_a_stray_folder(box: Any) -> None:
-    """The log is incomplete, but it must be kept. All brokers of the chunk may have lost its last records
-    together, so no broker may have a complete log."""
+    """The log is incomplete, but it must be kept. It is possible that all brokers of the chunk have lost its
+    last records together. Then no broker has a complete log."""
 
     async def story(broker: Broker) -> None:
         await broker.log(9)

@@ -1,7 +1,7 @@
 """Diskless partitions, their WAL, remote metadata and stores. All of them are in memory, and leaders use
 them.
 
-Every call to a port is a *step*. A leader may be killed before or after a step. After each step, the test
+Every call to a port is a *step*. A test can kill a leader before or after a step. After each step, the test
 checks that all records can be read.
 """
 

@@ -208,7 +208,7 @@ def test_a_leader_that_does_not_know_its_remote_part_does_not_guess_what_is_pend
 
 
 class Broker:
-    """A tiered partition kind in a fixed environment. It records its calls of the remote log manager."""
+    """A tiered partition kind in a fixed environment. It records its calls to the remote log manager."""
 
     def __init__(self) -> None:
         self.led: list[Any] = []

@@ -192,7 +192,7 @@ def test_a_read_continues_in_the_local_part_if_no_remote_batch_is_left(play: Cal
 
 
 class Gate:
-    """Blocks every read of a segment."""
+    """Blocks every read of a remote segment until the test sets ``open``."""
 
     def __init__(self, house: House) -> None:
         self.open = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Time limits of a stop. A node may continue for as long as it still closes logs."""
+"""Time limits of a stop. A time limit ends the node only if the node has stopped closing logs."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from moldau.simulation.world.world import World
 
 
 class ClosingNode:
-    """A node that closes one log each second until ``left`` logs are still open. If ``left`` is 0, the stop
+    """A node that closes one log each second, until only ``left`` logs are open. If ``left`` is 0, the stop
     is then complete. Otherwise the stop never ends."""
 
     def __init__(self, open_log_count: int, left: int = 0) -> None:

@@ -10,7 +10,8 @@ from moldau.cli.serving import serve
 
 
 def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node creates most of its objects at its start."""
+    """A node creates most of its objects at its start, so ``keep_collections_short`` must run during the
+    start."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def keep() -> None:
@@ -35,7 +36,8 @@ def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.Monk
 
 
 def test_collections_begin_when_the_imports_are_done() -> None:
-    """The command line switches garbage collections off while it imports a node."""
+    """The command line switches garbage collections off while it imports the code of a node. Garbage
+    collections must be on again when the event loop runs."""
 
     async def are_enabled() -> bool:
         return gc.isenabled()

@@ -1,4 +1,5 @@
-"""The controller on a log: speculation, commit, loss of leadership, sessions, snapshots, images."""
+"""The controller with a log in memory: decisions before their commit, commits, loss of leadership, sessions,
+snapshots and images."""
 
 import asyncio
 import uuid
@@ -169,7 +170,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends(
         await node.add_broker()
         await node.channel.send(_many("t", partitions))
         assert not node.publisher.image.brokers[1].fenced
-        before = node.workers.pieces  # everything is decided by now, and the next check is scheduled
+        before = node.workers.pieces  # all requests have been decided, and the next check is scheduled
         await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
         topic = node.publisher.image.topics.get("t")
         assert topic is not None

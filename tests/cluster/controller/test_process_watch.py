@@ -106,7 +106,8 @@ def test_a_live_broker_whose_connection_ended_keeps_its_session() -> None:
         await asyncio.sleep(SESSION_MS / 1000 - 1)
         assert node.listeners.probed
         assert not node.is_fenced(2)
-        # The session decides, as without a watch.
+        # The listener of the broker still accepts connections, so the broker is fenced only when its session
+        # expires.
         await asyncio.sleep(2)
         assert node.is_fenced(2)
         assert not node.fenced.value

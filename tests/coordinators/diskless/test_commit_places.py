@@ -30,8 +30,8 @@ def placed(key: str, number: int, open_from: int = 0, epoch: int = 7) -> CommitF
 def test_the_place_is_on_the_wire_from_version_3_on() -> None:
     call = placed("a", 4, 4)
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 3, 1_000)).place == CommitPlace(7, 4, 4)
-    # An older coordinator decides commits in the order of their arrival. Therefore the broker may send it
-    # only the first open commit.
+    # An older coordinator decides commits in the order of their arrival. Therefore the broker sends only the
+    # first open commit to such a coordinator.
     assert COMMIT_FILE.arguments(COMMIT_FILE.ask(0, call, 2, 1_000)).place is None
     with pytest.raises(KafkaError) as refused:
         COMMIT_FILE.ask(0, placed("b", 5, 4), 2, 1_000)
@@ -148,7 +148,9 @@ def test_a_waiting_commit_is_answered_when_its_decision_fails(
 
 
 def test_known_results_do_not_wait_for_a_slow_coordinator() -> None:
-    """One request contains all parts of a file, and one response contains all results."""
+    """One request contains the parts of a file for several coordinators, and one response contains all their
+    results. If one coordinator does not respond in time, the response still contains the results of the
+    others."""
     known = CommitFileResult([])
 
     class Coordinators:

@@ -128,8 +128,8 @@ def test_unknown_records_are_refused(pair: tuple[bytes | None, bytes | None]) ->
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[CommitFileCall]:
-    """Files of a few producers with mostly consecutive sequences. They have batches of several partitions,
-    one of which does not exist."""
+    """Files of a few producers with mostly consecutive sequences. The files have batches of several
+    partitions, one of which does not exist."""
     follows: dict[tuple[int, int], int] = {}
     calls = []
     for number in range(draw(st.integers(1, 5))):
@@ -159,7 +159,8 @@ def decided_one_by_one(
 
 
 class DecisionByColumns(CommitDecision):
-    """A decision that only accepts whole files by columns. It records nothing for other files."""
+    """A decision that only uses the columns of a whole file. If a file needs a check of each batch, this
+    decision records nothing for the file."""
 
     def _decide_plain(self, *args: object) -> None:
         pass
@@ -213,8 +214,9 @@ ODDITIES: dict[str, Callable[[BatchToCommit], BatchToCommit]] = {
 
 
 def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tuple[int, str]]) -> None:
-    """Check that three methods lead to the same state: a decision by columns, a decision batch by batch, and
-    a replay of the log. The states are compared after each of ``files`` and after two unusual files."""
+    """Check that three methods result in the same state: a decision by columns, a decision batch by batch,
+    and a replay of the log. The states are compared after each of ``files`` ordinary files, and after each of
+    two unusual files."""
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):

@@ -214,8 +214,8 @@ def test_a_file_is_freed_with_its_last_batch(tmp_path: Path) -> None:
 
 
 def test_simultaneous_deletions_free_a_file_whose_batches_they_delete_together(tmp_path: Path) -> None:
-    """The file has two live batches, and each deletion removes one of them. One of the deletions must detect
-    that the file is unused."""
+    """The file has two live batches, and each deletion removes one of them. The deletion that is applied last
+    must detect that the file is unused."""
 
     async def scene() -> None:
         house = House(tmp_path)

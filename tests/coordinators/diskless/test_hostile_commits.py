@@ -115,7 +115,7 @@ def test_a_batch_of_an_unlisted_topic_or_producer_is_refused(number: int) -> Non
     put_varint(columns, number)
     given = equal_batches(2)
     head = 1 + 1 + 16 + 1 + 4
-    for at in (head, head + 2):  # the position of the topic's index, and then of the producer's index
+    for at in (head, head + 2):  # the position of the topic's index, and the position of the producer's index
         with pytest.raises(ColumnError, match="a value is not between 0 and 0"):
             decode_batches(given[:at] + bytes(columns) + given[at + 1 :])
 

@@ -1,4 +1,5 @@
-"""If a new producer has fenced an old producer, the old producer stays fenced in every version."""
+"""If a new producer has fenced an old producer, the old producer stays fenced. This is true for each version
+of the transaction protocol."""
 
 import pytest
 from transaction_model import TransactionModel

@@ -76,8 +76,8 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
     assert model.shard.by_id["open"].state is TransactionPhase.COMPLETE_ABORT
     assert model.shard.by_id["decided"].state is TransactionPhase.COMPLETE_COMMIT
     for name in names:
-        # Both epochs are refused, because the old cluster may have fenced the producer after the save. The
-        # producer then has the epoch after the saved epoch.
+        # Both epochs are refused, because the old cluster may have fenced the producer after the save. A
+        # producer that was fenced in this way has the epoch after the saved epoch.
         for epoch in (0, 1):
             with pytest.raises(KafkaError) as refused:
                 model.add(name, (old[name][0], epoch), [("t", 0)], version)

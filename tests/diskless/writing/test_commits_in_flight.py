@@ -19,8 +19,8 @@ ROUND_TRIP_S = 0.002
 
 
 class DistantCoordinator(FakeCoordinator):
-    """Decides commits in the order of their numbers. An older version of the coordinator decides them in the
-    order of their arrival."""
+    """A coordinator at a distance of half a round trip. It decides commits in the order of their numbers.
+    With an API version below 3, it decides commits in the order of their arrival."""
 
     version = 3
     epoch = 5
@@ -336,9 +336,10 @@ def test_later_commits_do_not_wait_for_a_number_that_the_coordinator_never_got(f
 
 
 def test_no_commit_is_sent_before_the_failed_ones_are_repeated() -> None:
-    """If a third commit were sent, it would wait at the coordinator for the second commit. The second commit
-    is repeated only after the response to the first commit. On the same connection, this response comes after
-    the response to the third commit."""
+    """The first two commits have failed. If a third commit were sent now, it would wait at the coordinator
+    for the second commit. The second commit is repeated only after the response to the first commit. On the
+    same connection, this response comes after the response to the third commit. So the second and the third
+    commit would wait for each other."""
 
     async def story(machine: Machine) -> tuple[float, list[ErrorCode]]:
         lost = KafkaError(ErrorCode.network_exception, "reset")

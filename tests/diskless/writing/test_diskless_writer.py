@@ -507,7 +507,8 @@ def test_producers_time_out_while_the_coordinator_is_away_and_their_object_is_re
         never_asked = bench.append(key(), b"never", timeout_ms=1_000)
         for answer in (asked, never_asked):
             assert (await wait(answer)).error is ErrorCode.request_timed_out
-        assert bench.writer.buffered_bytes > 0  # the bytes are still counted, so the limit is effective
+        # the bytes of batches that timed out still count towards the limit
+        assert bench.writer.buffered_bytes > 0
         bench.coordinator.is_away = False
         await asyncio.sleep(1)
         assert bench.writer.buffered_bytes == 0

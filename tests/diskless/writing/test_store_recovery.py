@@ -258,8 +258,8 @@ def test_an_error_counts_when_no_attempt_is_left() -> None:
 
 
 def test_a_refused_attempt_is_made_when_the_budget_allows_it() -> None:
-    """If each attempt waited for the full time limit, the oldest object would delay the commits of all later
-    objects."""
+    """Without the refused attempt, an upload would wait for its first attempt until the time limit. Then the
+    oldest object would delay the commits of all later objects."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.0), HedgeBudget(per_second=4, burst=1)

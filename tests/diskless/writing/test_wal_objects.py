@@ -1,4 +1,5 @@
-"""The WAL object format, the buffer that builds it, and the memory that both use."""
+"""The format of WAL objects, the buffer that builds an object, and the memory of buffers and of recent
+objects."""
 
 import ctypes
 import mmap

@@ -177,7 +177,7 @@ def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
 
 
 class SetClock:
-    """A wrong clock."""
+    """A clock that a test sets to a wrong time."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0

@@ -93,9 +93,9 @@ def test_only_the_listed_tests_fail(
             if not suspects:
                 break
             # Some of these tests wait only for half a second to two seconds. On a busy machine this time may
-            # end before the client has sent its request. Another case is a client that joins a group before
-            # it has the topic's metadata. It gets no partition, and waits longer than the test. A failure
-            # that the node causes occurs in each run.
+            # end before the client has sent its request. Another possible reason is that a client joins a
+            # group before the client has the topic's metadata. Then the client gets no partition, and waits
+            # longer than the test. A failure that the node causes occurs in each run.
             again = tmp_path / f"again-{attempt}.xml"
             names = {name.rpartition("::")[2].partition("[")[0] for name in suspects}
             chosen = ["-k", " or ".join(sorted(names))]

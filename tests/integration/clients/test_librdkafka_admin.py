@@ -1,4 +1,4 @@
-"""librdkafka's admin client."""
+"""Requests of librdkafka's admin client."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""librdkafka's clients while their topics change."""
+"""Tests librdkafka's clients while their topics change."""
 
 from collections.abc import Iterator
 

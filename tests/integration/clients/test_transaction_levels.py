@@ -1,5 +1,5 @@
 """Clients with and without KIP-890 write transactions at each level of ``transaction.version``. The Java
-producer chooses its version by the level, and librdkafka has the version before KIP-890."""
+producer chooses its version by the level, and librdkafka uses the version before KIP-890."""
 
 import contextlib
 import io

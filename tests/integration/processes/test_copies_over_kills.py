@@ -29,7 +29,8 @@ PROPERTIES = {
 KINDS = {"classic": "false", "diskless": "true"}
 PARTITIONS = 2
 ROLES = ("__transaction_state", "__consumer_offsets", "__diskless_metadata", "classic-out", "controller", "")
-"""The topic whose leader is killed. An empty name stands for the program."""
+"""The roles of the killed nodes: the leader of a topic, or the active controller. An empty name stands for
+the program."""
 RECORDS = 120
 """Number of records of each kind that are written before each kill, and after the last kill."""
 

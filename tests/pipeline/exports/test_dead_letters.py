@@ -222,8 +222,8 @@ def test_a_driver_may_be_killed_in_a_replay(
 def test_a_driver_may_be_killed_between_its_two_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round decided which records are dead letters, and was killed. The next export or replay completes
-    this decision."""
+    """The driver is killed after the first commit of a round, which contains the dead letters that the round
+    has found. The next export or replay completes the round."""
 
     commit = iceberg_export._commit
 

@@ -137,8 +137,8 @@ def test_a_unit_that_is_written_twice_is_in_the_table_once(
 def test_two_drivers_at_once_make_one_folder_of_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """The second driver starts after the first driver has planned. It starts again at the end, when there are
-    more records."""
+    """The second driver starts after the first driver has planned. The second driver starts again at the end,
+    when there are more records."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
     inner: list[Any] = []
@@ -155,8 +155,8 @@ def test_two_drivers_at_once_make_one_folder_of_files(
 
 
 def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
-    """A driver wants to write a plan, but another driver has already used its number. The driver reads the
-    plans again, and plans the remaining records."""
+    """A driver wants to write a plan, but another driver has already used the number of this plan. The driver
+    reads the plans again, and plans the remaining records."""
     produce(node, topic, RECORDS)
     job = job_of(node, topic, tmp_path, "parquet")
     source = TopicSource(

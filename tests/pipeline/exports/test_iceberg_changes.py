@@ -205,9 +205,9 @@ def test_a_column_that_the_export_does_not_write_cannot_partition(job: ExportJob
 
 
 def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node, job: ExportJob) -> None:
-    """Another tool has added a column with the name of a new member but with another type. Later it renames a
-    column of the table of dead letters. Each of these two changes stops the export with an error of one
-    line."""
+    """Another tool has added a column with the name of a new member but with another type. Later this tool
+    renames a column of the table of dead letters. Each of these two changes stops the export with an error of
+    one line."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)

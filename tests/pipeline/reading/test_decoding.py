@@ -108,8 +108,8 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     batch = batch_of(records)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
-    # Only a broker could write such a batch, because its checksum is right. The checksum is computed again
-    # after the time was changed.
+    # The test computes the checksum again after it has changed the time. So the checksum is right, and only a
+    # broker could have written such a batch.
     set_log_append_time(batch, 0, 1_000)
     wanted = outcome(batch)
     try:

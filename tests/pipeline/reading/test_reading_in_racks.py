@@ -1,4 +1,4 @@
-"""``format("moldau")`` reads the records that brokers serve from a broker of its rack (KIP-392)."""
+"""If ``format("moldau")`` reads records through brokers, it uses a broker in its own rack (KIP-392)."""
 
 import asyncio
 from collections.abc import Iterator

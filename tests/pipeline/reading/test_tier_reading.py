@@ -87,8 +87,8 @@ def local_segments(node: moldau.testing.Node, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[moldau.testing.Node]:
-    """The node was started twice, so ``past`` has two leader epochs. Its closed segments are not on the disk
-    any more."""
+    """The node was started twice, so the topic ``past`` has two leader epochs. The closed segments of
+    ``past`` are not on the disk any more."""
     data = str(tmp_path_factory.mktemp("node"))
     with moldau.testing.Node(data=data, properties=PROPERTIES, diskless=True) as first:
         create_tiered(first, "past")
@@ -141,7 +141,8 @@ def test_segments_are_read_from_their_objects(node: moldau.testing.Node) -> None
 
 
 def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces end inside batches, and a unit begins and ends in the middle of a segment."""
+    """A segment is read in pieces, which end inside batches. A unit begins and ends in the middle of a
+    segment."""
     monkeypatch.setattr(tier_reading, "CHUNK_BYTES", 130_000)
     monkeypatch.delattr(tier_reading, "BrokerReader")
     sizes: list[int] = []

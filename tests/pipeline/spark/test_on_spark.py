@@ -162,7 +162,8 @@ def test_workers_do_not_collect_garbage_in_their_modules_after_each_task(spark: 
 
 def test_planners_do_not_collect_garbage_in_their_modules_after_each_plan(spark: SparkSession) -> None:
     class Planned(DataSource):
-        """The name of the only column shows whether the planning process has frozen objects."""
+        """A data source with one column. The name of the column shows whether the planning process has frozen
+        objects."""
 
         @classmethod
         def name(cls) -> str:
@@ -198,7 +199,7 @@ def test_a_master_that_does_not_listen_is_one_line() -> None:
 def test_a_master_that_cannot_be_is_one_line(
     master: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without this check, Spark's launcher would print a Java stack trace."""
+    """Without the function ``check_master``, Spark's launcher would print a Java stack trace."""
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ToolError) as failure:

@@ -112,7 +112,8 @@ def commit(
     query: str = "",
     partitions: int = PARTITIONS,
 ) -> None:
-    """Create the commit of a driver. Its tasks wrote these values, which are distributed by their keys."""
+    """Create the commit of a driver. The tasks of this driver wrote ``values``, which are distributed over
+    the partitions by their keys."""
 
     async def work(client: Client) -> None:
         parts = []
@@ -128,7 +129,7 @@ def commit(
         try:
             await committer.commit_batch(query_id, batch_id, parts)
         except ToolError:
-            # After a failed commit Spark calls ``abort``. This call discards the parts.
+            # After a failed commit Spark calls ``abort``, which discards the parts.
             await committer.discard(parts)
             raise
 
@@ -157,7 +158,7 @@ def test_a_batch_that_is_repeated_is_written_once(node: moldau.testing.Node, tar
     for batch_id in (0, 1):
         for attempt in range(3):
             # When a batch is repeated, its rows may have another order. If the source is not repeatable, the
-            # rows may also differ.
+            # repeated batch may also have other rows.
             commit(node, target, batch_id, [f"{batch_id}-{attempt}-{n}" for n in range(20 + attempt)])
     assert written(node, target.topic) == sorted(
         f"{batch_id}-0-{n}" for batch_id in (0, 1) for n in range(20)
@@ -226,7 +227,8 @@ def test_an_outcome_that_is_not_known_any_more_is_not_guessed(
 def test_a_refused_batch_does_not_prevent_later_batches(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
-    """The topic of the query was deleted and created again."""
+    """The first batch names the id of a deleted topic. The later batches name the id of the new topic with
+    the same name."""
     before = replace(target, topic_id=str(UUID(int=5)))
     for _ in range(2):
         with pytest.raises(ToolError, match="no such partition"):

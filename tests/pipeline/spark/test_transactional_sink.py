@@ -185,7 +185,7 @@ def test_a_driver_that_is_killed_at_any_request_leaves_each_batch_whole_and_once
             found = [value for value in sink.written()["classic"] if value in {*killed, *repeated}]
             assert found in (sorted(killed), sorted(repeated))
             expected += found
-        else:  # the batch needed fewer requests
+        else:  # the driver was not killed, because the batch needed fewer requests
             expected += killed
             break
     assert batch_id > 12

@@ -1,5 +1,5 @@
-"""Avro records with their writers' and readers' schemas. They contain each type in each position, as a value
-and as a default.
+"""Avro records with their writers' and readers' schemas. The schemas contain each type in each position, as a
+value and as a default.
 
 ``golden/avro.json`` has the results of Avro's Java library for these records.
 """
@@ -167,7 +167,8 @@ _AT = _logical("long", "timestamp-millis")
 
 
 def _resolutions() -> Iterator[Case]:
-    """Schemas that differ in other ways."""
+    """Cases in which the schema of the reader differs in its enums, unions, names or defaults, and not only
+    in one type."""
 
     def pair(name: str, old: Any, new: Any, *values: Any, **more: Any) -> Iterator[Case]:
         for value in values:

@@ -329,8 +329,8 @@ def test_order_and_units_make_no_difference(documents: list[Any], dice: random.R
 @settings(max_examples=100, deadline=None)
 @given(st.lists(DOCUMENTS, max_size=12), st.sampled_from([json_inference.MISFITS_SHARE, 3]))
 def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any], share: int) -> None:
-    """A column's type may be chosen although some values do not fit it. With a small ``share``, this is
-    likely even if there are few values."""
+    """The type of a column may be chosen although some values do not fit this type. With a small ``share``,
+    such a type is likely even if there are few values."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_inference, "MISFITS_SHARE", share)
         columns, odd = found_in(encoded(*documents))

@@ -28,7 +28,8 @@ def node() -> Iterator[Node]:
 
 
 def ask(node: Node, message: Message) -> Any:
-    """Send a request. Retry it if it fails, because the previous connection may still be closing."""
+    """Send a request. If it fails, send it again, because the node may not have closed the previous
+    connection yet."""
     deadline = time.monotonic() + 60
     while True:
         try:

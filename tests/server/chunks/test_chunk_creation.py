@@ -176,8 +176,8 @@ def test_appends_wait_until_the_leadership_is_over_although_the_image_has_the_bo
 def test_appends_stay_stopped_after_a_refusal_if_an_earlier_outcome_is_unknown(
     tmp_path: Path, code: ErrorCode
 ) -> None:
-    """The outcome of the first request is unknown. Its change may have been committed, and another leader may
-    have been elected afterwards."""
+    """The outcome of the first request is unknown. It is possible that the requested change was committed,
+    and that another leader was elected afterwards."""
 
     async def story(broker: Broker) -> None:
         broker.answers = [lost, *[refused(code)] * 200]
@@ -211,8 +211,8 @@ def test_appends_continue_after_a_refusal_with_the_current_epochs(
 
 
 def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path: Path) -> None:
-    """After a move to another folder, the partition would be opened again. It would then lead in the same
-    epoch, but without the stop of appends."""
+    """After a move to another folder, the partition would be opened again. The partition would then lead in
+    the same epoch, but its appends would no longer be stopped."""
 
     async def story(broker: Broker) -> None:
         inner = cast(Any, SimpleNamespace(may_suspend=lambda partition: True))
@@ -282,7 +282,8 @@ def test_appends_continue_while_no_controller_responds(tmp_path: Path) -> None:
 
 
 def test_appends_continue_when_the_image_shows_that_the_switch_can_never_succeed(tmp_path: Path) -> None:
-    """The controller's responses are lost again and again, but its records arrive."""
+    """The responses of the controller are lost again and again, but the records that it commits arrive in the
+    broker's image."""
 
     async def story(broker: Broker) -> None:
         broker.answers = [lost, lost, lambda: (broker.show_change(), lost()), *[lost] * 200]

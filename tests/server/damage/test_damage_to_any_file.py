@@ -1,5 +1,5 @@
-"""Any file may be damaged. Then all records are still served, or the start is refused and the error names the
-file, or the loss of records is reported.
+"""A test damages any file of a node. There are three correct results: all records are still served; or the
+start is refused, and the error names the file; or the node reports the loss of records.
 
 No object is ever deleted because of the damage. For a long run, set ``DAMAGE_SEEDS`` to the number of cases
 of each kind.
@@ -133,7 +133,7 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
         return
     try:
         if not is_served(running.bootstrap_servers, 0 if path.parent.name == CLASSIC else 60):
-            # Only the log of a topic may lose records, and the node must report this loss.
+            # Losses of records are allowed only in the topic's own log, and the node must report them.
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)

@@ -20,7 +20,7 @@ TOPIC = "kept"
 LOG = "__diskless_metadata-0"
 ROUNDS = 40
 SNAPSHOTS = {"diskless_metadata_max_new_records_between_snapshots": "1"}
-"""Each round adds new records to the coordinator's log, so that a snapshot is written."""
+"""With this config, one new record in the coordinator's log is enough for a new snapshot."""
 HASTE = {"diskless_coordinator_orphan_scan_interval_ms": "100"}
 RETRIABLE = {
     ErrorCode.leader_not_available,

@@ -27,8 +27,9 @@ SYNCED = {
 
 
 class Faults:
-    """Faults of a disk. They determine the operations that fail, and record the operations that the node has
-    requested since then."""
+    """Faults of a disk. ``failing_sync`` and ``is_read_only`` determine the operations that fail. ``failed``
+    has the files whose sync has failed, and ``synced_after_failure`` the files that the node tried to sync
+    again."""
 
     def __init__(self) -> None:
         self.failing_sync: str | None = None

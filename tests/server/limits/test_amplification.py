@@ -56,8 +56,8 @@ every step, because counting reads the whole heap."""
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
-"""The memory that a request may need from its parsing to its response: the bytes of the request times the
-ratio, plus the floor."""
+"""The memory that a request may need from its parsing to its response: the bytes of the request times
+``ANSWERED_BYTES_RATIO``, plus ``ANSWERED_BYTES_FLOOR``."""
 ANSWERED_IN_SLICES = (
     (ApiKey.LIST_OFFSETS, 1),
     (ApiKey.OFFSET_COMMIT, 2),
@@ -81,8 +81,8 @@ over."""
 class Steps:
     """Counts the calls of functions and builtins in each callback of the node's event loop.
 
-    It uses the interpreter's own profiler. If a Python function counted each event, it would take most of the
-    test's time.
+    It uses the interpreter's own profiler. If a Python function counted each event, the counting would take
+    most of the test's time.
     """
 
     def __init__(self):

@@ -340,7 +340,7 @@ def test_a_request_of_many_rows_ends_the_turn_of_its_connection(count, yields):
 
 
 def test_the_page_for_operators_has_every_limit_of_a_parsed_request(node):
-    """Size limits of whole requests, in KiB."""
+    """A table in ``docs/operations.md`` names the limit for the size of each parsed request."""
     limits = {}
     handlers = node._node._extensions.handlers
     found = {api_key: served(handler).parsed_bytes_max for api_key, handler in handlers.items()}

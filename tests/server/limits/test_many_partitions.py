@@ -77,7 +77,7 @@ def _produce(client, partitions):
 
 
 def _held(client):
-    """Number of batches in each partition."""
+    """Read all partitions. Returns the number of batches in each partition."""
     found = {}
     for start in range(0, PARTITIONS, A_REQUEST):
         rows = [

@@ -26,7 +26,7 @@ def wait_until(condition, why: str) -> None:  # type: ignore[no-untyped-def]
 
 
 def segment_sizes(folder: Path) -> list[int]:
-    """Sizes of the existing segments. Meanwhile the cleaner may remove some of them."""
+    """Sizes of the existing segments. The cleaner may remove some segments while the sizes are read."""
     sizes = []
     for path in sorted(folder.glob("*.log")):
         with contextlib.suppress(FileNotFoundError):

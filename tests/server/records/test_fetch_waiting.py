@@ -81,7 +81,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
 
 
 class Small(Growing):
-    """One of many small partitions."""
+    """One of many partitions to which a test adds records, with its number."""
 
     def __init__(self, arrivals: WaitingRoom[PartitionKey], number: int) -> None:
         super().__init__(arrivals, remote=False)

@@ -111,8 +111,8 @@ def test_a_mixed_request_is_answered_whole(play: Any) -> None:
 
 
 GAPS = (ErrorCode.out_of_order_sequence_number, ErrorCode.not_leader_or_follower)
-"""Errors if a batch is missing. A diskless coordinator waits for it, because it may come through another
-broker."""
+"""Errors if a batch is missing. A diskless coordinator waits for the missing batch, because this batch may
+come through another broker."""
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ async def code_of(call: Awaitable[object]) -> ErrorCode:
 
 
 async def plan_and_publish(leader: ConsolidationCalls) -> None:
-    """Do the work of one engine. ``calls`` may be local or remote."""
+    """Do the work of one engine. ``leader`` may be in this process, or behind a connection."""
     assert await code_of(leader.plan(PlanCall("e", 0))) is ErrorCode.invalid_request
     plan, place = await leader.plan(PlanCall("e", 1 << 20, 60_000, ["t"]))
     assert place == PLACE

@@ -19,13 +19,13 @@ def open_storage(configs: Mapping[str, str], machine: Machine, meters: Meters) -
 
 
 class Takes:
-    """A metadata manager that only reports the arguments of its construction."""
+    """A metadata manager that stores the configs which it gets, and does nothing."""
 
     def __init__(self, configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
         self.configs = dict(configs)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """An object that has every method."""
+        """Every method exists, and does nothing."""
         return lambda *_: None
 
 

@@ -1,6 +1,6 @@
-"""A broker may start with old metadata. It must not delete a replica because of them. For example, a replica
-may have been removed and added again after the old metadata were written. Such a replica keeps all its
-records."""
+"""A broker may start with old metadata. It must not delete a replica because of the old metadata. For
+example, a replica may have been removed and added again after the old metadata were written. Such a replica
+keeps all its records."""
 
 from collections.abc import Callable
 from functools import partial

@@ -28,8 +28,8 @@ MUTANT_SEEDS = range(3)
 
 
 def test_a_reference_state_contains_only_committed_records() -> None:
-    """A reference must not replay records after the high watermark, because a loss of power may remove them
-    even from a synced log."""
+    """The reference is the state that a replay of the log gives. The replay must end at the high watermark,
+    because a loss of power may remove later records even from a synced log."""
     log = MemoryLog()
     log.append(_a_batch())
     log.held = True

@@ -1,5 +1,6 @@
 """Generations of groups survive restarts of their coordinator. Mutants are detected. A snapshot of a
-coordinator's log removes records only after the check has replayed these records."""
+coordinator's log removes records only after the check of the coordinator's state has replayed these
+records."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,8 @@ def test_generations_are_compared_in_every_term() -> None:
 
 
 def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks are rare, so that a snapshot is always written before the next check."""
+    """In this test the state of a coordinator is checked rarely, so that a snapshot is always written before
+    the next check."""
     monkeypatch.setattr(agreement, "_LOOK_EVERY_S", 2.0)
     scenario = SCENARIOS["diskless"]()
     assert not run_seed(scenario, 0).violations

@@ -117,7 +117,8 @@ def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 SEEDS_MAX = 8
-"""Seeds to try. The first seed finds the flaw as long as no change of the code changes the histories."""
+"""The number of seeds to try. The first seed finds the flaw, unless a change of the code has changed the
+histories."""
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 13),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 0),

@@ -134,7 +134,7 @@ class Chunked:
         await self.on(name, client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request))
 
     async def read(self, name: str, limit: int) -> list[tuple[int, bytes]]:
-        """The first records of the partition. The method waits until there are so many records."""
+        """The first ``limit`` records of the partition. The method waits until there are so many records."""
         reader = self.client(Consumer, name, EVENTS, observed=False)
 
         async def records() -> list[tuple[int, bytes]]:

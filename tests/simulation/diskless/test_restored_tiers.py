@@ -17,7 +17,8 @@ SEED = 1
 
 @pytest.fixture(autouse=True)
 def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only long runs include the orphan scans at the end, because another test covers these scans."""
+    """Leave out the orphan scans at the end of a story, because another test covers them. Long runs of the
+    story include these scans."""
     monkeypatch.setattr(tiers, "SCANS_S", 0.0)
 
 

@@ -58,7 +58,7 @@ HOST, PORT, CONTROLLER_PORT = "node-1", 9092, 9093
 LISTENERS = f"PLAINTEXT://{HOST}:{PORT},CONTROLLER://{HOST}:{CONTROLLER_PORT}"
 SERVED_AGAIN_S: Final = 40.0
 """Virtual time within which ordinary clients must be served. A broker that has lost its registration
-registers again within this time. After a start of the node, the time limit is the same."""
+registers again within this time. The same time limit applies after a start of the node."""
 ANSWERED_S: Final = 20.0
 """Time limit for each request. No request asks the node to wait longer than a second."""
 SERVED: Final = {"kept-classic": "false", "kept-diskless": "true"}

@@ -21,7 +21,8 @@ LOADED = " is loaded"
 
 
 async def find_coordinator() -> None:
-    """Wait until a group has a coordinator. This creates the topic of committed offsets."""
+    """Wait until a group has a coordinator. The lookup of the coordinator creates the topic of committed
+    offsets."""
     while True:
         await asyncio.sleep(1)
         try:

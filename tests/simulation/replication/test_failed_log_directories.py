@@ -57,7 +57,8 @@ def test_a_failed_directory_takes_only_its_replicas_offline() -> None:
             codes = {each.log_dir: each.error_code for each in found.results}
             assert codes == {"/data/a": ErrorCode.none, "/data/b": ErrorCode.kafka_storage_error}
 
-            # The folder still cannot be read. Its logs must not be created again in the other folder.
+            # The folder still cannot be read. The logs of this folder must not be created again in the other
+            # folder.
             await house.restart(11)
             await house.produce(5, "after")
             assert set(house.hosted(11)) == set(range(COUNT)) - inside

@@ -43,8 +43,8 @@ def test_acknowledged_records_survive(name: str) -> None:
 
 
 def test_batches_of_producers_are_known_after_restarts() -> None:
-    """In this history all brokers restart while a producer has batches without responses. It sends all of
-    them again."""
+    """In this history all brokers restart while a producer has batches without responses. The producer sends
+    all these batches again."""
     assert run_seed(SCENARIOS["replication-unsynced"](), 6).violations == []
 
 

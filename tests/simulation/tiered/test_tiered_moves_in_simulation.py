@@ -130,8 +130,8 @@ class Brokers:
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
         """Ask the leader for the first offset that is not in the store yet, and check the response.
 
-        A new leader may respond that this offset is unknown (-1). It must never return an offset that the
-        previous leader has copied.
+        A new leader may respond that this offset is unknown (-1). The response must never name an offset that
+        the previous leader has copied.
         """
         client, partition = self.cluster.client("asker", broker), PartitionName(name, 0)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.protocol.types import Int16, Int32, Int64  # encodes without our code
+
+# types of aiokafka, which encode the expected bytes without our code
+from aiokafka.protocol.types import Int16, Int32, Int64
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st

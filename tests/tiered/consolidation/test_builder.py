@@ -74,8 +74,8 @@ def test_a_built_segment_equals_the_segment_of_a_log(
         write_log(parts, folder, interval)
         expected = files_of(folder, first_offset)
     found = files_in(built)
-    # The last batch of each producer is equal, and the builder records only this batch. The order of
-    # producers in a snapshot may differ.
+    # Only the last batch of each producer is compared, because the builder records only this batch. The order
+    # of the producers in a snapshot is not compared, because it may differ.
     built_producers, producers = (
         sorted(decode_producer_snapshot(files.pop("producer_snapshot")), key=lambda entry: entry.producer_id)
         for files in (found, expected)

@@ -29,8 +29,8 @@ COMMITS, ABORTS = True, False
 
 
 class Wal:
-    """Build a partition with consecutive offsets. It has batches of two records, each in a separate object,
-    and markers."""
+    """Build a partition with consecutive offsets. The partition has markers, and batches of two records. Each
+    batch is in a separate object."""
 
     def __init__(self) -> None:
         self.store = MemoryStorage(SystemClock())

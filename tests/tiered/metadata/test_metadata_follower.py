@@ -1,4 +1,5 @@
-"""A follower of a metadata partition. The tests check when its user partitions become available."""
+"""A follower of a metadata partition. The tests check when the remote segments of user partitions, whose
+events are in the metadata partition, become available."""
 
 import asyncio
 import threading

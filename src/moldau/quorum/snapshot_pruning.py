@@ -36,7 +36,7 @@ class SnapshotRetention:
 
 
 class _Kept(NamedTuple):
-    """Properties of a snapshot. They never change."""
+    """The size and the last timestamp of a snapshot. They never change."""
 
     size_bytes: int
     last_timestamp_ms: int
@@ -60,7 +60,8 @@ class SnapshotPruning:
             await self.prune()
 
     async def prune(self) -> None:
-        """Delete as much as the rules require. Does nothing while another call of this method deletes."""
+        """Delete old snapshots and records until the two rules require no more deletions. Does nothing while
+        another call of this method is running."""
         if self._is_pruning:
             return
         self._is_pruning = True
@@ -90,8 +91,8 @@ class SnapshotPruning:
         return snapshots[1]
 
     def _facts_of(self, snapshot_id: LogPosition) -> _Kept:
-        """The values are read from the snapshot's header. A damaged snapshot counts as old, because a newer
-        snapshot replaces it."""
+        """Return the size of a snapshot, and the timestamp in its header. A damaged snapshot gets a very old
+        timestamp, so that it is deleted as soon as there is a newer snapshot."""
         reader = self._log.open_snapshot(snapshot_id)
         assert reader is not None, snapshot_id
         try:

@@ -5,8 +5,8 @@ heartbeat of the broker. Its listeners are then probed. The evidence for the end
 registered listeners refuse connections, in two probes in a row. With this evidence, the controller fences the
 broker before its session expires. All other outcomes of a probe are no evidence.
 
-The suspicion ends with a heartbeat or a registration of the broker, when the broker begins a controlled
-shutdown, and after the last probe.
+The suspicion ends without a fencing when the broker sends a heartbeat, registers, or begins a controlled
+shutdown, and when the last probe gives no evidence.
 """
 
 from dataclasses import dataclass, replace
@@ -39,8 +39,8 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request to connect to all listeners of a suspect, in this order. The result is *refused* if every
-    listener refuses the connection."""
+    """A request to the caller: after ``delay_ms``, connect to the listeners of a suspect, in the order of
+    ``endpoints``. The probe is *refused* if every listener refuses the connection."""
 
     suspect: Suspect
     endpoints: tuple[Endpoint, ...]

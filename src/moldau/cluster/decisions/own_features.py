@@ -50,9 +50,9 @@ def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
     """Reasons why nodes of the cluster cannot work with a level. Each reason is a sentence without a full
     stop.
 
-    This function checks all registered brokers, and all controllers that vote or follow the quorum. A voter
-    that has not registered may be a node of Apache Kafka. Therefore the voter counts as a node without
-    support for Moldau's own features.
+    This function checks all registered brokers, and all registered controllers that are voters or observers
+    of the quorum. A voter that has not registered may be a node of Apache Kafka. Therefore it counts as a
+    node that does not support Moldau's own features.
     """
     for broker in view.image.brokers.values():
         if not _supports(broker.feature(name), level):

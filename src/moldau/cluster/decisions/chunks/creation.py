@@ -109,7 +109,8 @@ def _check_sender(
 def _ended_chunk(
     partition: PartitionRegistration, row: messages.CreateChunksTopicPartition
 ) -> ChunkRegistration:
-    """The chunk that ends. Its replicas that are not in sync copy it from the other replicas."""
+    """The registration of the chunk that ends. A replica that is not in sync now copies the chunk from the
+    other replicas later."""
     is_first = partition.start_offset < 0
     start_offset = row.first_offset if is_first else partition.start_offset
     if row.start_offset != row.prev_stop_offset + 1:
@@ -141,9 +142,9 @@ def _begin(
 ) -> PartitionChangeRecord:
     """Return the change by which the new replicas begin at the border.
 
-    The leader is the first new replica that has the state at the border. The change always names a leader, so
-    the leader epoch is raised even if the leader stays. Therefore the records of two chunks never have the
-    same leader epoch.
+    The leader is the first new replica that has the state at the border. The change always contains a leader.
+    This raises the leader epoch, even if the leader stays the same broker. Therefore the records of two
+    chunks never have the same leader epoch.
     """
     if not set(row.in_sync) <= set(row.broker_ids):
         raise KafkaError(ErrorCode.invalid_request, "The in-sync set is not made of the new replicas.")

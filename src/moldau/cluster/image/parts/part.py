@@ -41,8 +41,8 @@ class ImagePart(Generic[T, C]):
     to_records: Callable[[T], Iterable[Message]]
     """Records that build the value from an empty image, in the same order on every node."""
     effects: Mapping[type[Message], Callable[["ImageChanges", Any], None]] = field(default_factory=dict)
-    """Functions for records of other parts that also change this part. Each function is called before its
-    record is applied."""
+    """Functions for records that belong to another part but also change this part. Each function is called
+    before its record changes the other part."""
     versions: Mapping[type[Message], RecordVersions] = field(default_factory=dict)
     """The versions of those records that have a different version at different levels of metadata.version."""
     features: Mapping[type[Message], SupportedFeature] = field(default_factory=dict)

@@ -28,8 +28,8 @@ WITHOUT_STATE: Final[frozenset[type[Message]]] = frozenset(
         r.AbortTransactionRecord,
     }
 )
-"""Records that change no part: no-ops, notes of the ZooKeeper migration, and marks of transactions, which the
-publisher reads."""
+"""Records that change no part: no-op records, records about the state of the ZooKeeper migration, and the
+records that begin, end or abort a transaction. Only the publisher uses the records of transactions."""
 NO_PARTS: Final = frozenset({"provenance", "own_parts"})
 """Fields of the image that are no parts: its position, and the map that contains the parts without a
 field."""
@@ -38,8 +38,9 @@ Effect = Callable[[ImageChanges, Any], None]
 
 
 class MissingLevelError(Exception):
-    """A decision has made a record whose feature has level 0 in the cluster. This is a defect of the
-    decision, because nodes of Apache Kafka stop at a record that they do not know."""
+    """A decision has made a record whose feature has level 0 in the cluster. This is a defect in the code of
+    the decision. Such a record must not be written, because nodes of Apache Kafka stop at a record that they
+    do not know."""
 
 
 class PartTable:

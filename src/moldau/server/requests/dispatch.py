@@ -70,8 +70,8 @@ class RequestTurn(Protocol):
 
 
 class _Tally:
-    """Counts the requests of an API that direct handlers answered in this turn. The counts are reported at
-    the end of the turn."""
+    """Counts the requests of an API that direct handlers answered in this turn. These counts are reported to
+    the observer at the end of the turn."""
 
     __slots__ = ("count", "received_at", "size_bytes")
 
@@ -197,9 +197,9 @@ class Dispatcher:
         return route
 
     def _unsupported(self, context: RequestContext) -> Buffers:
-        """Answer UNSUPPORTED_VERSION in the nearest version of the response. For ApiVersions this is always
-        version 0. That response lists the supported versions of ApiVersions, so that the client can try again
-        (KIP-511)."""
+        """Answer a request of an unsupported version with UNSUPPORTED_VERSION. The response has the supported
+        version that is nearest to the requested version. For ApiVersions it is always version 0, and lists
+        the supported versions of ApiVersions, so that the client can try again (KIP-511)."""
         if context.api_key == ApiKey.API_VERSIONS:
             own = SUPPORTED[ApiKey.API_VERSIONS]
             rows = [ApiVersion(api_key=context.api_key, min_version=own.min, max_version=own.max)]
@@ -219,8 +219,8 @@ class Dispatcher:
     def _answer_large(
         self, context: RequestContext, route: _Route, request: Message | bytes
     ) -> "asyncio.Task[Buffers | None]":
-        """The connection is not read until this request is answered, because requests must take effect in
-        order."""
+        """Answer a large request in a task. The connection is not read until the request is answered, because
+        the requests of a connection must take effect in order."""
 
         held_until_s: list[float] = []
         loop = asyncio.get_running_loop()
@@ -229,7 +229,7 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            # The request is counted once, even if it is handled in slices.
+            # The throttles are called only once for the request, even if it is handled in slices.
             if route.hold is not None and not held_until_s:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
@@ -353,7 +353,8 @@ class Dispatcher:
 
     def _count(self, api_key: int, count: int, received_at: float, size_bytes: int) -> None:
         if self._observer is not None:
-            # The event loop is cached, because getting the running loop costs a system call in Python 3.11.
+            # The running event loop is cached, because ``get_running_loop`` makes a system call in Python
+            # 3.11.
             loop_time = self._loop_time
             if loop_time is None:
                 loop_time = self._loop_time = asyncio.get_running_loop().time

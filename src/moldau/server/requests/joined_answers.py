@@ -50,16 +50,16 @@ class JoinedAnswer:
         self._rows.extend(getattr(answer, self._path[0]))
 
     def encoded(self, message: Message) -> Buffers:
-        """Encode the body of the response. ``message`` is :attr:`message`, in which fields outside the rows
-        may have other values."""
+        """Encode the body of the response. ``message`` is a copy of :attr:`message`; the caller may have
+        changed fields outside the rows."""
         if self._refusal is not None:
             return encode_response(self._api_key, self._version, message)
         return [self._rows.encoded(message)]
 
 
 class EncodedRows:
-    """The rows of an array as bytes. If the rows have nested rows, the last row is stored separately, because
-    the next part of the response may add nested rows to it."""
+    """The rows of an array, encoded as bytes. If rows have nested rows, the last row is not encoded yet,
+    because the response to the next slice may add nested rows to it."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool, path: tuple[str, ...]) -> None:
         self._encoders = array_encoders(cls, version, flexible, path[0])

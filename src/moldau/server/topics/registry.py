@@ -63,7 +63,8 @@ class PartitionRegistry:
         return self._by_raw_id.get if by_id else self._by_raw_name.get
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic of the cluster. This broker may have no partition of the topic."""
+        """The name of the topic with this id. The topic can be any topic of the cluster, even if this broker
+        has no partition of it."""
         return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:

@@ -40,8 +40,8 @@ _RECONFIGURED_A_TURN: Final = 100
 
 
 class LeadershipListener(Protocol):
-    """A listener for replicas whose logs belong to coordinators. It is called at each change of the metadata,
-    and learns whether this broker leads the replica's partition."""
+    """A listener for replicas whose logs belong to coordinators. Its methods are called when a change of the
+    metadata is applied, and report whether this broker leads the replica's partition."""
 
     def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 
@@ -88,9 +88,9 @@ class _NewPartition:
 class PartitionHosting:
     """Applies the image to this broker's partitions, some partitions in each iteration of the event loop.
 
-    Existing partitions change at once, within the limit of a turn. For a new partition, worker threads create
-    the log first. Until the log exists, requests for the partition are answered with NOT_LEADER_OR_FOLLOWER,
-    after which clients retry.
+    Existing partitions change at once, unless the limit of a turn is reached. For a new partition, worker
+    threads create the log first. Until the log exists, requests for the partition are answered with
+    NOT_LEADER_OR_FOLLOWER, after which clients retry.
     """
 
     def __init__(
@@ -311,8 +311,9 @@ class PartitionHosting:
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        If the directory of a replica has not been reported to the controller yet, it is still reported. The
-        controller needs the directory in order to move the replica's leadership.
+        If this broker has not reported the directory of a replica to the controller yet, it reports the
+        directory now. The controller must know in which directory the replica is, to move the leadership away
+        from it.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):
@@ -421,7 +422,8 @@ class PartitionHosting:
             if error is not None:
                 self._cannot_open(topic, key, error)
             elif self._must_exchange(topic, key):
-                # The metadata have changed since the log was created, so another log must take its place.
+                # The metadata have changed since the log was created. The log must now be exchanged for
+                # another log.
                 self._new[key] = _NewPartition(topic)
             else:
                 self._open(topic, key)
@@ -493,7 +495,6 @@ class PartitionHosting:
     def _reconfigure(self, partitions: Iterable[_Hosted]) -> None:
         for each in partitions:
             key = each.partition.key
-            # A deleted topic's configuration is deleted with the topic. The topic's partitions must not get
-            # the default values.
+            # A deleted topic has no configuration any more. Its partitions must not get the default values.
             if self._hosted.get(key) is each and key.topic_id.int in self._seen:
                 each.kind.reconfigure(each.partition)

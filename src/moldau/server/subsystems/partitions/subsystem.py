@@ -29,8 +29,8 @@ class PartitionsSubsystem(Subsystem):
     """Hosts partitions of all kinds, and the logs of the broker."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
-        """``extensions`` contain the kinds of partitions, and the coordinators that run where this broker
-        leads."""
+        """``extensions`` contain the kinds of partitions, and the kinds of coordinators. This broker has a
+        coordinator for each partition of a coordinator's topic that it leads."""
         self._context = context
         self._logs = context.logs
         self.kinds = extensions.kinds
@@ -143,7 +143,8 @@ class PartitionsSubsystem(Subsystem):
         self._hosting.freeze()
 
     async def stop(self) -> None:
-        # The fetchers stop last, because partitions can become followers until the hosting has stopped.
+        # The fetchers stop last. Until the hosting has stopped, a partition can still become a follower and
+        # start a fetch.
         await self.moves.stop()
         await self._assignments.stop()
         await self._hosting.stop()

@@ -1,5 +1,5 @@
-"""The canonical form of a diskless coordinator's state. In this form, states with the same content are equal.
-Pure."""
+"""The canonical form of a diskless coordinator's state. Two states have equal canonical forms if they have
+the same content. Pure."""
 
 from typing import Any
 

@@ -143,8 +143,8 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
-# This request is never split, because it waits for the bytes of all its partitions together. The limit allows
-# 95,000 partitions.
+# A request is never divided into slices, because ``min_bytes`` applies to all its partitions together. The
+# memory limit allows about 95,000 partitions.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,

@@ -25,15 +25,16 @@ class LogPolicy:
     """Whether records are independent of each other. If they are independent, the load skips an unreadable
     record and continues."""
     skips_damaged: bool = True
-    """Whether ``skips_broken`` also applies to batches with a wrong checksum. The value must be False if such
-    a batch may have contained decisions."""
+    """Whether ``skips_broken`` also applies to batches with a wrong checksum. The value must be False for a
+    log whose records contain decisions that must not be lost, for example the decision to commit a
+    transaction."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 
 
 class Term(NamedTuple):
-    """One term over a partition of the coordinators' topic: the time in which this node leads the partition
-    in one leader epoch."""
+    """One term of leadership over a partition of the coordinators' topic: this node leads the partition
+    during one leader epoch."""
 
     partition: int
     epoch: int
@@ -41,7 +42,7 @@ class Term(NamedTuple):
 
 
 def no_keys(key: str, partition_count: int) -> int:
-    """The partitioning of a kind that does not find its coordinators by keys. This function always raises an
+    """The ``partition_of`` of a kind that does not find its coordinators by keys. It always raises an
     error."""
     raise KafkaError(ErrorCode.invalid_request, "coordinators of this kind have no keys")
 

@@ -46,7 +46,8 @@ class _LocalPartition(Generic[S, R]):
         self.host: ShardHost[S, R] | None = None
         self.standby: StandbyShard[S, R] | None = None
         self.closing: asyncio.Task[None] | None = None
-        """The task that closes the previous part, which may still use the store's files."""
+        """The task that closes the previous coordinator or standby of the partition. Until the task ends,
+        that object may still use the store's files."""
 
 
 class CoordinatorRuntime(Generic[S, R]):
@@ -94,8 +95,8 @@ class CoordinatorRuntime(Generic[S, R]):
         if self._closed or self._place(index).standby is not None:
             return
         self.unload(index)
-        # A standby has no term, so the epoch below belongs to no term. If the standby's store asks the
-        # runtime to reload the partition, nothing happens.
+        # The standby does not lead the partition, so it gets the epoch ``NO_TERM``. If the standby's store
+        # requests a reload of the partition with this epoch, the runtime ignores the request.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         place = self._places.setdefault(index, _LocalPartition())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
@@ -112,7 +113,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self.load(partition.key.partition, epoch, self.kind.open_log(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
-        """Stop leading ``partition``, from ``epoch`` on."""
+        """Stop leading ``partition``, because this node does not lead it in ``epoch`` or later."""
         host = self._place(partition).host
         if host is not None:
             logger.info("%s is not led here as of epoch %d.", host.name, epoch)

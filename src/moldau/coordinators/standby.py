@@ -46,8 +46,7 @@ class StandbyShard(Generic[S, R]):
         self.applied_offset = 0
         """All records below this offset are in the store."""
         self.is_current = False
-        """Whether the standby has applied, since its last restore, all records that were known to be
-        committed at some moment."""
+        """Whether the standby has reached the high watermark at least once since its last restore."""
         self._kind = kind
         self._log = term.log
         self._unexpected = unexpected

@@ -37,7 +37,7 @@ class CommitQueue:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def advance(self, high_watermark: int) -> None:
-        """Send all responses whose ``covers_offset`` is not above the high watermark."""
+        """Send all responses that depend only on records before ``high_watermark``."""
         waiting = self._waiting
         while waiting and waiting[0].covers_offset <= high_watermark:
             first = waiting.popleft()

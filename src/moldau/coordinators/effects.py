@@ -19,7 +19,9 @@ R = TypeVar("R")
 
 class Reply(NamedTuple):
     """A response to a waiting request. It is sent when all decisions of the shard up to this one are
-    committed. But if the response is a ``KafkaError``, the request fails immediately.
+    committed.
+
+    But if the response is a ``KafkaError``, the request fails immediately.
     """
 
     token: Token

@@ -74,8 +74,10 @@ class RecordCodec(Protocol[R]):
 
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
         """Decode the record. Returns ``None`` for a record type that this version does not know and is
-        allowed to skip. Raises :class:`UnreadableRecordError` if only the value cannot be read and
-        ``stand_in`` can replace the record.
+        allowed to skip.
+
+        Raises :class:`UnreadableRecordError` if only the value cannot be read and ``stand_in`` can replace
+        the record.
         """
         ...
 

@@ -1,7 +1,9 @@
 """Chooses the subsystems of a node. No other module decides, from the roles and the configuration of a node,
-which subsystems the node has. A new feature is a separate subsystem, and gets a line in
-:func:`compose_broker`. The line comes after the subsystems that the feature needs, and before the subsystems
-that need the feature. The contract is in :mod:`moldau.server.subsystem`.
+which subsystems the node has.
+
+A new feature is a separate subsystem, and gets a line in :func:`compose_broker`. The line comes after the
+subsystems that the feature needs, and before the subsystems that need the feature. The contract is in
+:mod:`moldau.server.subsystem`.
 """
 
 from typing import Final, TypeVar

@@ -20,9 +20,10 @@ V = TypeVar("V")
 
 
 class Extensions:
-    """The merged contributions. The object is empty when it is passed to the subsystems that use it. The
-    contributions of later subsystems are then added. It is complete before the first subsystem starts. No two
-    contributions have the same key.
+    """The merged contributions. The object is empty when it is passed to the subsystems that use it.
+
+    The contributions of later subsystems are then added. It is complete before the first subsystem starts. No
+    two contributions have the same key.
     """
 
     def __init__(self) -> None:

@@ -140,8 +140,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # The deletion clock is read here for the first time. Only after its first reading, it is protected
-        # against jumps of the machine's clock. Without this line, retention would read it first, much later.
+        # The deletion clock is protected against jumps of the machine's clock only after its first reading.
+        # Therefore it is read here. Without this line, its first reading would be much later, in retention.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():

@@ -112,10 +112,12 @@ class NetworkControllerChannel:
     async def _while_leading(
         self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0
     ) -> T:
-        """Wait for ``work``, and return its result. ``work`` is cancelled ``grace_s`` after another node
-        became leader, and at the deadline; then this method raises ``TimeoutError``. A leader that has lost
-        its network sends neither a response nor a refusal. Without this method, requests would wait for it
-        until their deadline, although there is a new leader.
+        """Wait for ``work``, and return its result.
+
+        ``work`` is cancelled ``grace_s`` after another node became leader, and at the deadline; then this
+        method raises ``TimeoutError``. A leader that has lost its network sends neither a response nor a
+        refusal. Without this method, requests would wait for it until their deadline, although there is a new
+        leader.
         """
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)

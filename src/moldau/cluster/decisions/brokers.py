@@ -213,11 +213,12 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
 
 
 def _is_repeated(existing: BrokerRegistration, request: BrokerRegistrationRequest, *, is_alive: bool) -> bool:
-    """Whether the registered incarnation sends the same registration again. The addresses of an incarnation
-    do not change, so a request with other addresses is not a repetition. If it were accepted, clients would
-    get wrong addresses until the broker's next start. The log directories may differ in two cases. A
-    directory can fail while the broker has no session, and a broker of Kafka adds its log directories after
-    an upgrade.
+    """Whether the registered incarnation sends the same registration again.
+
+    The addresses of an incarnation do not change, so a request with other addresses is not a repetition. If
+    it were accepted, clients would get wrong addresses until the broker's next start. The log directories may
+    differ in two cases. A directory can fail while the broker has no session, and a broker of Kafka adds its
+    log directories after an upgrade.
     """
     listeners = {
         Endpoint(each.name, each.host, each.port, each.security_protocol) for each in request.listeners
@@ -279,8 +280,9 @@ def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest
 def _directories_failed(
     view: View, broker: BrokerRegistration, request: BrokerHeartbeatRequest
 ) -> list[Message]:
-    """Return the record that removes failed log directories from the broker's registration (KIP-858). If all
-    directories have failed, there is no such record, because the broker is fenced instead.
+    """Return the record that removes failed log directories from the broker's registration (KIP-858).
+
+    If all directories have failed, there is no such record, because the broker is fenced instead.
     """
     failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
     online = [each for each in broker.log_dirs if each not in failed]

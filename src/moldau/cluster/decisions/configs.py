@@ -226,6 +226,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
 
 def _check_chunks(view: View, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
     """Raise ``KafkaError(invalid_config)`` if a topic has chunks and the new configs do not allow chunks.
+
     Also raise it if a topic that has or had chunks would become tiered, or would no longer be tiered.
     """
     topic = view.image.topics.get(name)

@@ -1,6 +1,7 @@
-"""Computes the sizes of decisions. The size is the number of rows of the request or of the metadata that a
-decision reads or changes. If a decision is large, it would block the event loop for too long, so a worker
-thread makes it.
+"""Computes the sizes of decisions.
+
+The size is the number of rows of the request or of the metadata that a decision reads or changes. If a
+decision is large, it would block the event loop for too long, so a worker thread makes it.
 """
 
 from collections.abc import Iterable

@@ -14,8 +14,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 OWN_FEATURES: Final = PARTS.own_features
 """The features of Moldau that belong to no kind of topics. The module that declares the records of a feature
-also declares the feature. New clusters have level 0, because no config enables these features. An operator
-raises the level."""
+also declares the feature. In new clusters, the level of these features is 0, because no config enables them.
+An operator can raise the level."""
 
 
 def check_chunks_allowed(image: MetadataImage) -> None:

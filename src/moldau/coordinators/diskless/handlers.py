@@ -67,10 +67,11 @@ class DisklessHandlers:
         return call.answer(self._coordinators, request, context.api_version, waited_ms(context))
 
     async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
-        """Handle a FindBatches request that may wait. The wait ends early when the next FindBatches request
-        for the same coordinator arrives on the connection. On a connection, responses are sent in the order
-        of the requests, so the next response would otherwise be delayed by a response that the reader no
-        longer needs.
+        """Handle a FindBatches request that may wait.
+
+        The wait ends early when the next FindBatches request for the same coordinator arrives on the
+        connection. On a connection, responses are sent in the order of the requests, so the next response
+        would otherwise be delayed by a response that the reader no longer needs.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})

@@ -107,8 +107,8 @@ class DisklessCoordinator:
         metadata_log = cast(DisklessMetadataLog, log)
 
         def rebuild_soon() -> None:
-            # The reload begins in the next iteration of the event loop, because the code that has found the
-            # damage is still using the store.
+            # The reload begins in the next turn, because the code that has found the damage still uses the
+            # store.
             asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
 
         store = DisklessStore(
@@ -393,8 +393,7 @@ class DisklessCoordinator:
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
         """Record in the log that these objects will never be committed. The orphan scan calls this method
-        before it deletes the objects. If a file was ever committed at this coordinator, the call is refused
-        for this file.
+        before it deletes the objects. A file that was ever committed here is refused.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}

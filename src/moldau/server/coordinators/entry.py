@@ -16,9 +16,10 @@ from moldau.replication.classic_partition import ClassicPartition
 
 class Leaders(Protocol):
     """The coordinators of one kind on this broker. If this broker leads a partition of the kind's topic, it
-    has a coordinator for this partition. The methods are called once at the begin and once at the end of each
-    term of leadership. The caller ignores changes of leadership that arrive too late
-    (``coordinators/terms.py``).
+    has a coordinator for this partition.
+
+    The methods are called once at the begin and once at the end of each term of leadership. The caller
+    ignores changes of leadership that arrive too late (``coordinators/terms.py``).
     """
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:

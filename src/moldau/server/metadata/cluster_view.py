@@ -46,10 +46,11 @@ class ClusterView:
         return self._image()
 
     def controller_for_clients(self) -> int:
-        """Return the broker that clients use as the controller. The result is this broker. Clients cannot
-        connect to the active controller, so this broker forwards their requests to it. (Kafka's brokers, too,
-        name a live broker and not the controller.) The result is -1 while this broker is not alive in the
-        metadata.
+        """Return the broker that clients use as the controller. The result is this broker.
+
+        Clients cannot connect to the active controller, so this broker forwards their requests to it.
+        (Kafka's brokers, too, name a live broker and not the controller.) The result is -1 while this broker
+        is not alive in the metadata.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 

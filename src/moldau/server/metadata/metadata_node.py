@@ -274,9 +274,10 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
 
 
 def _check_vote(disk: Disk, folder: str) -> None:
-    """Raise ``DamagedLogError`` when the node has taken part in the quorum but its log is missing. A node
-    creates its log before it first votes. Later, the log can be without a segment only if a snapshot has
-    replaced the whole log.
+    """Raise ``DamagedLogError`` when the node has taken part in the quorum but its log is missing.
+
+    A node creates its log before it first votes. Later, the log can be without a segment only if a snapshot
+    has replaced the whole log.
     """
     names = disk.list(folder)
     is_replaced = any(found.offset for name in names if (found := snapshot_of(name)) is not None)

@@ -3,8 +3,9 @@ arrive.
 
 A *row* is one entry of an array in the request or in the response, for example a partition. Only the bytes of
 finished rows are kept, not their objects. A row of six bytes in a request may cause objects of several
-hundred bytes in the response. A slice may end within a row, and the row then continues in the next slice.
-Therefore the last row of each nested array stays open until its next part or the next row arrives.
+hundred bytes in the response. If a slice ends in the middle of a row, the row continues in the next slice.
+Therefore the last row of each nested array is not finished until the next row, or the next part of the same
+row, arrives.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Requests that take long to decode or to answer. A worker decodes them, and they are answered in slices.
+"""Handles requests that take long to decode or to answer. A worker thread decodes such a request, and the
+request is answered in slices.
 
 The event loop serves every connection, so no step on it may take long. Some requests need more memory than
 ``INLINE_PARSED_BYTES`` after they are parsed. A worker thread decodes such a request and encodes its

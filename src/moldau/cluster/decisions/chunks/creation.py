@@ -1,9 +1,9 @@
 """CreateChunks ends the active chunk of a partition, and begins the next chunk (KIP-1114). Pure.
 
 Before the request, the leader has stopped its appends. All in-sync replicas have all records up to the
-border, and enough of the new replicas have the state at the border. The controller compares the leader's
-epochs with its own epochs to make sure that nothing has changed in the meantime. The records of the change
-are committed together.
+border, and enough of the new replicas have the state at the border. The request contains the leader epoch and
+the partition epoch that the leader knows. The controller compares them with its own values, to make sure that
+the partition has not changed in the meantime. The records of the change are committed together.
 """
 
 from dataclasses import replace

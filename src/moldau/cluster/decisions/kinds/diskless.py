@@ -98,8 +98,10 @@ def _leader_of_rack(
 def _preferred_produce_brokers(
     gateways: Gateways, topic: Topic, index: int, rack: str | None
 ) -> Sequence[int]:
-    """Return the gateways in the client's rack; the first one is preferred. If the rack is unknown or has no
-    gateway, the result contains the partition's gateway of each rack, in the order of the racks' names.
+    """Return the gateways in the client's rack; the first one is preferred.
+
+    If the rack is unknown or has no gateway, the result contains the partition's gateway of each rack, in the
+    order of the racks' names.
     """
     owner = topic.partitions[index].owner
     if rack is not None:

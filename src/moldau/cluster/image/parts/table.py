@@ -54,7 +54,8 @@ class PartTable:
     def __init__(self, *parts: ImagePart[Any, Any]) -> None:
         self.parts = parts
         self.replays: dict[type, tuple[ImagePart[Any, Any], Replay[Any], tuple[Effect, ...]]] = {}
-        """For each type of record its part, its replay there, and its effects on other parts."""
+        """For each type of record: the part that it changes, the function that replays it in this part, and
+        the functions that change other parts."""
         self.versions: dict[type[Message], RecordVersions] = {}
         self.features: dict[type[Message], SupportedFeature] = {}
         for part in parts:

@@ -64,8 +64,8 @@ class PartitionId(NamedTuple):
 TRANSACTIONAL: Final = 1
 FOLLOWS_DROPPED: Final = 2
 """Flags of a batch to commit. FOLLOWS_DROPPED means that the broker dropped an earlier batch of the producer.
-A batch with this flag is accepted only directly after the producer's last batch. If the coordinator does not
-know the producer, the batch is refused."""
+The coordinator accepts a batch with this flag only if the batch directly follows the last batch that it has
+committed for the producer. If it does not know the producer, it refuses the batch."""
 
 
 class BatchToCommit(NamedTuple):

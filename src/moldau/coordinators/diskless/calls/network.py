@@ -49,8 +49,9 @@ class RpcChannel:
         timeout_ms: int,
     ) -> None:
         """``locate`` returns the host and port of the broker that leads a coordinator. It is called for every
-        request, so it should cache the addresses. ``moved`` is called with a coordinator when another broker
-        may now lead this coordinator.
+        request, so it should cache the addresses.
+
+        ``moved`` is called with a coordinator when another broker may now lead this coordinator.
         """
         self._rpc = rpc
         self._locate = locate

@@ -77,9 +77,10 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 
 
 class _Search:
-    """One search for the batches of a call, and its results so far. The limits for bytes and batches apply to
-    all partitions together, in the order of the call. If there is any batch, the call as a whole returns at
-    least one batch, even above the limits.
+    """One search for the batches of a call, and its results so far.
+
+    The limits for bytes and batches apply to all partitions together, in the order of the call. If there is
+    any batch, the call as a whole returns at least one batch, even above the limits.
     """
 
     def __init__(self, call: FindBatchesCall) -> None:

@@ -13,8 +13,10 @@ RETENTION_EXTENTS: Final = 1000
 
 
 def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> int | None:
-    """Return the log start that the policy requires; ``None`` when nothing must be deleted. One call reads at
-    most ``RETENTION_EXTENTS`` extents. If more extents must be deleted, the next call finds them.
+    """Return the log start that the policy requires; ``None`` when nothing must be deleted.
+
+    One call reads at most ``RETENTION_EXTENTS`` extents. If more extents must be deleted, the next call finds
+    them.
     """
     partition = reader.partition(policy.topic_id, policy.partition_index)
     if partition is None or partition.log_start < partition.wal_start:

@@ -96,9 +96,9 @@ class DisklessShard:
         cluster, with which the age of the file is measured. By default both are ``now_ms``.
 
         The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS``, FORGOTTEN and
-        NUMBER_PASSED. If an earlier commit of the same broker has not arrived, this call waits. The call then
-        gets its result from :meth:`commit_due`. If the earlier commit does not arrive within a second,
-        :meth:`refuse_outdated` refuses this call.
+        NUMBER_PASSED. If an earlier commit of the same broker has not arrived yet, this call has no result at
+        first. It gets its result from :meth:`commit_due` after the earlier commit was decided. If the earlier
+        commit does not arrive within a second, :meth:`refuse_outdated` refuses this call.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:

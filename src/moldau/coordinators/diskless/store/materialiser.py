@@ -143,8 +143,10 @@ class Materialiser:
 
 class _Slice:
     """The changes by the records of one SQLite transaction. Several changes of the same row are combined into
-    one write. The changes are made on copies of the partitions, which replace the originals after the
-    transaction is committed.
+    one write.
+
+    The changes are made on copies of the partitions, which replace the originals after the transaction is
+    committed.
     """
 
     def __init__(self, owner: Materialiser, now_ms: int) -> None:

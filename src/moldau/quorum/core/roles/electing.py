@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Electing(Role):
-    """The common part of both roles: it sends a vote request to every voter that has not answered. It repeats
-    the requests until the election times out."""
+    """The common part of both roles: it sends a vote request to every voter that has not answered, and
+    repeats the request until the voter answers or the election ends."""
 
     is_pre_vote: bool
 

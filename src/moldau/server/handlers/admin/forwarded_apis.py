@@ -1,7 +1,9 @@
 """Requests that the active controller decides. The broker forwards them to the controller, and responds when
-it has applied the result. For example, a client that has just created a topic may use the topic on the same
-broker next. The broker therefore responds only when it has the new image, and has applied the image to its
-partitions. Otherwise the client would get errors such as "unknown topic" or "not leader".
+it has applied the result.
+
+For example, a client that has just created a topic may use the topic on the same broker next. The broker
+therefore responds only when it has the new image, and has applied the image to its partitions. Otherwise the
+client would get errors such as "unknown topic" or "not leader".
 """
 
 import asyncio

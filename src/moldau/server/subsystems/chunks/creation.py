@@ -1,9 +1,9 @@
 """CreateChunks at the leader of an active chunk. The chunk ends, and the next chunk begins on other brokers.
 
 The leader delays appends until all earlier records are committed. The end of the log is then the border. The
-new replicas get the state at the border and store this state durably. After that, the controller switches to
-the new chunk if the epochs have not changed. No append may continue until the leader knows the outcome of the
-switch.
+new replicas get the state at the border and store this state durably. After that, the leader sends the
+request to the controller. The controller creates the new chunk if the leader epoch and the partition epoch
+have not changed. No append may continue until the leader knows the outcome of the switch.
 """
 
 import asyncio
@@ -245,8 +245,10 @@ class ChunkCreation:
         self, partition: ClassicPartition, epoch: int, border: int, request: CreateChunksRequest
     ) -> int:
         """Send the request until its outcome is known. The outcome is known from a response, from the image,
-        or from a new leader epoch. If the chunk has ended, this method returns after this replica has ended
-        its leadership. Raises ``KafkaError`` if nothing has changed, or if the replica is no longer leader.
+        or from a new leader epoch.
+
+        If the chunk has ended, this method returns after this replica has ended its leadership. Raises
+        ``KafkaError`` if nothing has changed, or if the replica is no longer leader.
         """
         may_be_done, loop = False, asyncio.get_running_loop()
         while True:

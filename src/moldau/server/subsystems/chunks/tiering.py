@@ -1,9 +1,9 @@
 """Inactive chunks of tiered partitions: their copies in the remote tier, and their removal from the brokers.
 
-The leader of the active chunk copies the chunks in order, before the segments of its own log. Only the
-leader writes the metadata of the tier. A broker that has the chunk reads the segment and stores it, so that
-its bytes are sent over the network once. A chunk that is completely in the tier is removed from its brokers
-when local retention no longer keeps it.
+The leader of the active chunk copies the chunks in order, before the segments of its own log. Only the leader
+writes the metadata of the tier. A broker that has the chunk uploads the segment itself. So the bytes of the
+segment are sent over the network only once. If a chunk is completely in the tier and local retention no
+longer keeps it, the chunk is removed from its brokers.
 """
 
 import logging

@@ -215,9 +215,10 @@ class DisklessSubsystem(Subsystem):
         return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
 
     async def stop(self) -> None:
-        """Complete the pending produce requests, then stop the coordinators, which save their state. If the
-        coordinator of a partition has not created the partition yet, pending batches for the partition cannot
-        be committed and are refused.
+        """Complete the pending produce requests, then stop the coordinators, which save their state.
+
+        If the coordinator of a partition has not created the partition yet, pending batches for the partition
+        cannot be committed and are refused.
         """
         for one in self._readers():
             one.refuse_waiting()

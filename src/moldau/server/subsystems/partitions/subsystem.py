@@ -113,8 +113,9 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Rename the folders of partitions that this broker does not host according to the metadata. The
-        renamed folders are kept for a long time. The metadata are complete now.
+        """Rename the folders of those partitions that this broker does not host according to the metadata.
+        This is done here because the metadata are complete at this step. The renamed folders are not deleted
+        at once, but kept for a long time.
 
         Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """

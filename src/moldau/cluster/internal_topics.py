@@ -58,8 +58,8 @@ class StateTopic:
     factor_key: str
     """The key of the broker config that contains the topic's replication factor at its creation."""
     records: KeyedRecords | None = None
-    """The schema of the topic's keys and values, if all of them are messages. Tools use the schema to show
-    the topic's records."""
+    """The schema of the topic's keys and values; ``None`` if some keys or values have another form than
+    Kafka's messages. Tools use the schema to show the topic's records."""
     is_decisive: bool = False
     """Whether the topic must not lose any record. This is the case if its records are a reason to delete
     other data, or if they decide the outcomes of commits or transactions.

@@ -149,8 +149,8 @@ class QuorumDriver:
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)
         election = await self._machine.workers.run(read)
-        # Records that a crashed process has written may not be on the disk yet. They are synced now, because
-        # the core treats them as durable.
+        # If the previous process crashed, the last records that it has written may not be on the disk yet.
+        # The log is synced now, because the core treats all its records as durable.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,

@@ -162,7 +162,8 @@ class QuorumVoice:
             self._leader, self._leaderless_since_ms = None, now_ms if since_ms is None else since_ms
 
     def majority_lost(self, epoch: int) -> None:
-        """Record that this node led ``epoch`` and resigned, because too few voters fetched from it."""
+        """Log that this node led ``epoch`` and has resigned, because it got no fetches from a majority of the
+        voters."""
         logger.warning(
             "this node %d got no requests from a majority of the voters %s for %d ms and therefore no longer"
             " leads epoch %d of the metadata quorum",

@@ -46,7 +46,8 @@ class SnapshotPruning:
     """Prunes one log, once a minute and after each new snapshot."""
 
     def __init__(self, log: ReplicatedLog, retention: SnapshotRetention, now_ms: Callable[[], int]) -> None:
-        """``now_ms`` is the wall clock. The timestamps of records are compared with it."""
+        """``now_ms`` returns the time of the wall clock, with which the timestamps of records are
+        compared."""
         self._log = log
         self._retention = retention
         self._now_ms = now_ms

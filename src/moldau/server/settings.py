@@ -105,8 +105,8 @@ def consolidates(config: BrokerConfig) -> bool:
 
 
 def saves_logs(config: BrokerConfig) -> bool:
-    """Whether this broker saves the cluster's own logs. The broker saves them in the object store of diskless
-    topics, so it needs this store."""
+    """Whether this broker saves the cluster's own logs. It can save them only if the object store of diskless
+    topics is configured, because the logs are saved in this store."""
     return config.flag("backup.enable") and config.flag("diskless.system.enable")
 
 
@@ -121,8 +121,8 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # The key ``authorizer.class.name`` is refused. Otherwise every client would have all rights, although
-        # the operator has configured restrictions.
+        # A configuration with ``authorizer.class.name`` is refused. If the key was ignored, every client
+        # would have all rights, although the operator has configured restrictions.
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",

@@ -277,7 +277,8 @@ class ControllerService:
             task.cancel()
 
     def _append(self, records: Sequence[Message]) -> None:
-        """Replay and append the records. The next decision already uses them."""
+        """Replay the records and append them to the log. The next decision is then made on the state after
+        these records."""
         before = self._controller.image
         try:
             self._controller.replay(records)

@@ -69,8 +69,8 @@ class UpgradeType(IntEnum):
 
 
 def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerResult:
-    """Change all feature levels of a request, or none of them. The response names the first refused
-    feature."""
+    """Change feature levels. If one change in the request is refused, no level is changed, and the response
+    names the refused feature."""
     counts = Counter(update.feature for update in request.feature_updates)
     records: list[Message] = []
     for update in request.feature_updates:

@@ -142,7 +142,8 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Chunks of the sorted entries. The chunks are half full, so that later entries fit into them."""
+    """Sort the entries and divide them into chunks. Each chunk is only half full, so that it has space for
+    later entries."""
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

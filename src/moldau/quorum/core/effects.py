@@ -150,8 +150,8 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads. Its state machine may decide after it has applied all records below
-    ``epoch_start_offset``."""
+    """This node is now the leader. Its state machine must apply all records below ``epoch_start_offset``
+    before it makes decisions."""
 
     epoch: int
     epoch_start_offset: int

@@ -36,8 +36,8 @@ class EffectiveConfigs:
 
     @property
     def broker(self) -> BrokerConfig:
-        """The configuration of this broker. It has the values of the broker's configuration file, and the
-        cluster's dynamic configs replace some of them."""
+        """The effective configuration of this broker: the values of its configuration file, some of which are
+        replaced by dynamic configs of the cluster."""
         self._refresh()
         return self._broker
 

@@ -45,8 +45,9 @@ DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
 if the version has no direct handler."""
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request that is longer than this number of bytes is treated as a request with many entries. In each
-iteration of the event loop, at most one such request of each connection is handled."""
+"""A request that is longer than this number of bytes is treated as a request with many entries. After such a
+request, the next request of the same connection is handled in a later iteration of the event loop. This does
+not apply to APIs whose requests are usually large."""
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +337,7 @@ class Dispatcher:
     def end_turn(self) -> None:
         """Complete the shared work of requests that arrived together, after all of them were dispatched.
 
-        When this raises an exception, no response to these requests may be sent.
+        If this method raises an exception, the caller must not send any response to these requests.
         """
         if not self._turn_is_open:
             return
@@ -384,9 +385,9 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 
 
 def failure(context: RequestContext, error: BaseException) -> Message:
-    """The response to a request whose handler failed. The error is at the top level.
-
-    The error is raised again if the response has no field for it. The connection is then closed.
+    """Return the response to a request whose handler has raised ``error``. The error code is in the field at
+    the top level of the response. If the response has no such field, ``error`` is raised again, after which
+    the connection is closed.
     """
     cls = response_class(context.api_key)
     if isinstance(error, KafkaError):

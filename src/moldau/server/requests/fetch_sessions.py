@@ -28,7 +28,8 @@ class FetchTarget(NamedTuple):
 
 @dataclass(slots=True)
 class SessionPosition:
-    """A fetcher's position in a partition, and the values that were last sent to it."""
+    """A fetcher's position in a partition, and the values of the partition in the last response to the
+    fetcher."""
 
     fetch_offset: int
     max_bytes: int

@@ -26,8 +26,8 @@ class PartitionRegistry:
         """Partitions of this broker that could not be opened, with the reason."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
-        # Partitions by the bytes of the topic's name, and by the bytes of the topic's id, as requests contain
-        # them.
+        # The partitions by two kinds of keys: the bytes of the topic's name, or the bytes of the topic's id,
+        # as they are in requests, each with the partition number.
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 

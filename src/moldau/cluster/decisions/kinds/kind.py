@@ -50,8 +50,8 @@ class TopicKind:
     """The topic config that selects this kind. If the request or the broker's default sets this config to
     true, the new topic is of this kind. A later change of configs does not change the kind."""
     enable_key: str | None = None
-    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that no
-    config of a node forbids them. Then only the feature's level decides."""
+    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that
+    there is no such config, and that only the level of ``feature`` decides."""
     feature: SupportedFeature | None = None
     """The feature whose levels above 0 allow topics of this kind. New clusters have its highest level if
     ``enable_key`` is true at the first active controller. Without an ``enable_key`` new clusters have level

@@ -58,11 +58,10 @@ class ImagePart(Generic[T, C]):
 
 
 class OwnPart(ImagePart[PersistentMap[K, V], Changes[K, V]]):
-    """A part of the image that Kafka does not have. Its value is a map of entries. It needs no field of
-    :class:`MetadataImage`.
-
-    All of its records have one feature. They must not be in the log of a cluster without this feature,
-    because nodes of Apache Kafka stop at a record that they do not know.
+    """A part of the image that Kafka does not have. Its value is a map of entries, and :class:`MetadataImage`
+    has no own field for it. All records of the part require the same feature. While the level of this feature
+    is 0, the log must not contain such records, because nodes of Apache Kafka stop at a record that they do
+    not know.
     """
 
     def __init__(

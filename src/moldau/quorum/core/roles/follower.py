@@ -106,9 +106,9 @@ class Follower(Role):
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
-        # If the leader's process has ended, connections to it are refused. An observer cannot be elected
-        # itself. Therefore it searches for the new leader immediately, without waiting for the fetch
-        # time-out.
+        # The request may have failed because the leader's process has ended. An observer does not start
+        # elections. Therefore it asks another voter for the leader immediately, and does not wait for the
+        # fetch time-out.
         if not self.core.is_voter and node_id == self._asked and self.download is None:
             self._ask_another_voter()
 

@@ -138,7 +138,7 @@ class ChunkCreation:
         responds. Therefore the switch is not begun without a controller.
         """
         deadline = asyncio.get_running_loop().time() + ATTEMPT_S
-        # This request tests whether a controller responds. A report without chunks changes nothing.
+        # This request only tests whether a controller responds. It reports no chunks, so it changes nothing.
         nothing = ReportChunksRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch(), chunks=[])
         response = await self._channel.send(nothing, deadline=deadline)
         if response.error_code is not ErrorCode.none:

@@ -1,7 +1,7 @@
-"""Work on chunks in the background. Leaders apply retention. Brokers with chunks copy them and report them.
-
-The work is repeated. Each repetition begins with a comparison of the image with this broker's folders.
-Therefore a failed step is tried again in a later repetition.
+"""Work on chunks in the background. The leader of a partition applies retention to its chunks. A broker
+copies the chunks that it must have, and reports to the controller which chunks it has. This work is repeated.
+Each repetition begins with a comparison of the image with this broker's folders. Therefore a failed step is
+tried again in a later repetition.
 """
 
 import asyncio
@@ -267,7 +267,8 @@ class ChunkCopies:
             self.wake.set()
 
     def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
-        """Record the changed topics of an image. Returns whether one of them has inactive chunks."""
+        """Record which of the changed topics of a new image have inactive chunks. Returns whether there are
+        any such topics."""
         found = False
         for change in topics:
             # For topics that never had chunks, this check of the changed partitions is the only work.

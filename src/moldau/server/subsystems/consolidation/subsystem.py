@@ -43,7 +43,7 @@ class ConsolidationSubsystem(Subsystem):
         self._diskless = diskless
         self._tiered = tiered
         self._led: dict[TopicIdPartition, LedPartition] = {}
-        """The diskless partitions that this broker leads, as their consolidation needs them."""
+        """The diskless partitions that this broker leads and consolidates."""
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
         self.reconciler = SegmentReconciler(
             diskless.coordinator,

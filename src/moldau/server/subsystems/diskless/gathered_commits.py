@@ -57,8 +57,8 @@ class GatheredCommits:
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
             except Exception as error:
-                # An unexpected exception, which comes from a defect, is also passed to the caller. Otherwise
-                # the caller would wait for its time-out and repeat the call.
+                # Every exception is passed to the caller, even an unexpected exception that a defect has
+                # caused. Otherwise the caller would wait until its time-out, and then repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:

@@ -27,7 +27,7 @@ class BackloggedCoordinators(Protocol):
 
 
 class WalBacklog:
-    """The backlog of the cluster, as far as this broker knows it."""
+    """The part of the cluster's WAL backlog that this broker knows."""
 
     def __init__(
         self, coordinators: BackloggedCoordinators, reported: ReportedBacklogs, clock: Clock, meters: Meters

@@ -32,8 +32,8 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 PARTITIONS_A_TURN: Final = 25
-"""Number of partitions that apply the metadata before other requests are handled. This takes about 5 ms if
-all of them are opened."""
+"""Number of partitions to which the metadata are applied without a break. This takes about 5 ms if all of
+these partitions are opened."""
 
 _RECONFIGURED_A_TURN: Final = 100
 """Number of partitions that get a new configuration without a break. This takes about 10 ms."""

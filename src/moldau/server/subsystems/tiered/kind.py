@@ -58,8 +58,8 @@ class Tiering:
         return ClassicRemotePart(_identity(partition), partition.log, self._reader, partition.read)
 
     def emptied(self, partition: TopicIdPartition) -> None:
-        """The remote data of the partition were removed. If the topic has become tiered again in the
-        meantime, make a new remote part and start its tasks."""
+        """The remote data of the partition were removed. If the topic has become tiered again during the
+        removal, make a new remote part and start the tasks of the partition."""
         found = self._partitions.get_by_id(partition.topic_id, partition.partition)
         if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
             self.begin(found)

@@ -87,7 +87,8 @@ class MetadataPeers:
         name = f"remote-metadata-{view.local_id}"
         self._calls = RpcClient(entropy, client_id=name)
         self._fetches = RpcClient(entropy, client_id=name)
-        """These connections are separate, because a request waits for the answers of earlier requests."""
+        """Fetches use separate connections. A fetch may wait for new events, and on a connection each
+        response is sent only after the responses to earlier requests."""
         self._peers: dict[int, _ReadPeer] = {}
         """Peers by broker id."""
         self._fetched: dict[int, tuple[int, memoryview]] = {}

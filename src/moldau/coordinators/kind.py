@@ -22,8 +22,8 @@ class LogPolicy:
 
     compression: Compression = Compression.NONE
     skips_broken: bool = False
-    """Whether records are independent of each other. If they are independent, the load skips an unreadable
-    record and continues."""
+    """Whether a load skips unreadable records and continues. This is allowed only if the records of the log
+    are independent of each other."""
     skips_damaged: bool = True
     """Whether ``skips_broken`` also applies to batches with a wrong checksum. The value must be False for a
     log whose records contain decisions that must not be lost, for example the decision to commit a
@@ -57,7 +57,7 @@ class CoordinatorKind(Generic[S, R]):
     """Creates the empty shard of a partition."""
     codec: RecordCodec[R]
     open_log: Callable[[ClassicPartition], CoordinatorLog] = PartitionCoordinatorLog
-    """Opens the log of a coordinator over its partition."""
+    """Returns the log of a coordinator. The argument is the partition that contains the log."""
     new_store: Callable[[Term], ShardStore] | None = None
     """Creates the store that keeps the state of a shard, for kinds that have a store."""
     policy: LogPolicy = LogPolicy()

@@ -29,8 +29,8 @@ R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_TURN: Final = 1000
-"""Number of records that are replayed in one iteration of the event loop. It is limited, so that loading does
-not delay other requests."""
+"""Number of records that are replayed in one iteration of the event loop. The number is limited, because a
+longer replay would delay the requests of other coordinators."""
 
 
 LOGGED_MAX: Final = 10

@@ -259,10 +259,9 @@ class LogUpTo:
 
 
 def coordinator_error(error: BaseException) -> KafkaError:
-    """The error for a client of a coordinator. With this error, the client retries or looks for the
-    coordinator again.
-
-    For example, clients do not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
+    """Convert an error of the log to an error for a client of the coordinator. After the result, the client
+    retries, or looks for the coordinator again. The conversion is needed, because clients do not handle an
+    error such as NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """
     if not isinstance(error, KafkaError):
         return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")

@@ -214,9 +214,9 @@ class CoordinatorRuntime(Generic[S, R]):
         names: Callable[[S], Sequence[K]],
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
-        """Read a large number of values, for example all offsets of a group. The names of the values are read
-        now. Then ``rows(shard, now_ms, names)`` is called in several iterations of the event loop, each time
-        with some of the names.
+        """Read a large number of values, for example all offsets of a group. First, ``names(shard)`` is
+        called, which returns the names of all values. Then ``rows(shard, now_ms, names)`` is called in
+        several iterations of the event loop, each time with some of these names.
 
         Each value shows the state at the time when it is read. Raises ``KafkaError``.
         """
@@ -246,8 +246,8 @@ class CoordinatorRuntime(Generic[S, R]):
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """Return a sentence about the partitions that were loaded without some of their records; ``None``
-        when there is no such partition."""
+        """Return a sentence that names the partitions in which the last load skipped unreadable records;
+        ``None`` when there are no such partitions."""
         found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
 

@@ -45,7 +45,8 @@ class Shard(Protocol[R]):
         ...
 
     def on_loaded(self, now_ms: int) -> Effects[R]:
-        """Start timers, because the whole log has been replayed and this node may decide."""
+        """Return the first effects, for example timers. Called when the whole log has been replayed, so that
+        the shard can make decisions from now on."""
         ...
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[R]:
@@ -58,7 +59,8 @@ class Shard(Protocol[R]):
 
 
 class UnreadableRecordError(Exception):
-    """The key of a record can be read, but not its value. ``stand_in`` is replayed instead of the record."""
+    """The key of a record can be read, but its value cannot be read. The loader replays ``stand_in`` instead
+    of the record."""
 
     def __init__(self, stand_in: object, reason: str) -> None:
         super().__init__(reason)

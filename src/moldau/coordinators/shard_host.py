@@ -93,8 +93,8 @@ class ShardHost(Generic[S, R]):
         self._end_offset = 0
         self._uncommitted: deque[CommittedRecord] = deque()
         self._committed_to: tuple[int, asyncio.Future[None]] | None = None
-        """A load waits until this offset is committed. The second value is the future that is then
-        completed."""
+        """The offset that a load waits for, and a future. The future is completed when all records before the
+        offset are committed."""
         self._loading = loop.create_task(self._load(), name=f"load {self.name}")
         self._end_watermarks = self._log.follow_watermark(self._on_high_watermark)
 
@@ -227,7 +227,7 @@ class ShardHost(Generic[S, R]):
         self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
 
     async def close(self) -> None:
-        """Wait until no task of this host is running. Call it after :meth:`stop`."""
+        """Wait until no task of this host is running any more. Call :meth:`stop` before this method."""
         await asyncio.wait([self._loading])
         if self.store is not None:
             await self.store.close()

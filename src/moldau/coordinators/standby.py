@@ -80,7 +80,8 @@ class StandbyShard(Generic[S, R]):
                 await self._follow()
                 delay_s = FIRST_RETRY_S
             except Exception as error:
-                # Records that are not in the store stay in the log. The next term on this node loads them.
+                # The error has no lasting effect: records that are not in the store are still in the log, and
+                # the next term on this node loads them.
                 logger.warning("%s begins anew: %s", self.name, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)

@@ -1,4 +1,4 @@
-"""Responses that wait for the high watermark, ordered by the offset on which they depend."""
+"""Responses that are sent when the high watermark reaches an offset. They are ordered by this offset."""
 
 import asyncio
 from collections import deque

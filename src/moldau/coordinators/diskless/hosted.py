@@ -46,9 +46,8 @@ class DisklessCoordinatorKind(HostedKind):
         self._changed(partition)
 
     def check_lookup(self, context: RequestContext) -> None:
-        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. This gives
-        the client no new information, because the Metadata API also shows the brokers of this topic's
-        partitions.
+        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. This is
+        safe, because such a client can already see the leaders of the topic's partitions in the Metadata API.
 
         Raises CLUSTER_AUTHORIZATION_FAILED.
         """

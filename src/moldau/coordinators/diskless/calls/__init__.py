@@ -74,7 +74,7 @@ class BatchToCommit(NamedTuple):
     topic_id: UUID
     partition_index: int
     request_id: int
-    """Identifies the produce request of the batch. The coordinator stores it and does not interpret it."""
+    """Identifies the produce request that contained the batch. The coordinator does not use this number."""
     byte_offset: int
     size_bytes: int
     last_offset_delta: int
@@ -123,8 +123,8 @@ class CommitFileCall:
     """Coordinators (metadata partitions) with batches in this file. The first coordinator owns the file."""
     object_format: int = OBJECT_FORMAT_WAL
     place: CommitPlace | None = None
-    """The place in the order of the broker's commits. It is ``None`` for a commit without an order, for
-    example from an older broker."""
+    """The place in the order of the broker's commits. It is ``None`` for a commit that need not be in order
+    with other commits, for example from an older broker."""
 
 
 class CommittedBatch(NamedTuple):
@@ -162,8 +162,8 @@ class BatchCoordinate(NamedTuple):
     byte_offset: int
     size_bytes: int
     log_append_time_ms: int
-    """Time of the commit. It is the timestamp of the batch's records if ``timestamp_type`` is
-    LOG_APPEND_TIME."""
+    """Time of the commit. If ``timestamp_type`` is LOG_APPEND_TIME, this is also the timestamp of all records
+    in the batch."""
     max_timestamp_ms: int
     timestamp_type: int
     is_transactional: bool = False
@@ -225,8 +225,8 @@ class FoundPartition(NamedTuple):
     from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
-    """The offset at which a read_committed read ends. This value and ``high_watermark`` were read at the same
-    time."""
+    """The offset at which a read with isolation level read_committed ends. The coordinator has read this
+    value and ``high_watermark`` at the same time."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
     remote_metadata_position: int = -1
@@ -316,8 +316,8 @@ class PrunedPartition(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     remote_metadata_position: int = -1
-    """The position from the last prune. A reader that has read the metadata up to this position knows all
-    segments before ``wal_start_offset``."""
+    """The position in the remote metadata that the last prune contained. A reader that has read the metadata
+    up to this position knows all segments before ``wal_start_offset``."""
     wal_size_bytes: int = -1
     """Approximate number of bytes of the partition in the WAL. The number is not exact, because the newest
     commits may not be in the store yet."""
@@ -387,7 +387,8 @@ class DescribedObjects(NamedTuple):
     objects: int = 0
     size_bytes: int = 0
     deleted_bytes: int = 0
-    """Bytes of the objects that do not belong to remaining batches of this coordinator's topics."""
+    """The number of bytes in these objects that do not belong to remaining batches of this coordinator's
+    topics."""
     object_keys: Sequence[str] = ()
     """Keys of the objects, if the request asks for them."""
 
@@ -441,7 +442,8 @@ class DescribedFile(NamedTuple):
     object_key: str
     is_known: bool = False
     is_closed: bool = False
-    """Whether this coordinator will not commit any batch of the object any more."""
+    """Whether this coordinator has closed the object's key, so that it will commit no more batches of the
+    object."""
     has_live_batches: bool = False
     size_bytes: int = -1
     used_bytes: int = 0

@@ -42,8 +42,8 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     if not values:
         return
     first = values[0]
-    # Check whether all values are equal. This takes a third of the time of a search for the smallest and
-    # largest values.
+    # Check first whether all values are equal, because this check takes only a third of the time that ``min``
+    # and ``max`` take.
     if values[-1] == first and values.count(first) == len(values):
         put_varint(out, first)
         out.append(0)
@@ -115,8 +115,8 @@ class ColumnReader:
         low = self.varint()
         width = self.raw(1)[0]
         values = self._values(count, low, width)
-        # In most columns, even the largest value that fits into the width is within the limits. In this case,
-        # the values need not be checked one by one.
+        # The base and the width give the largest possible value of the column. In most columns it is within
+        # the limits. Then the values need not be checked one by one.
         highest = low if width == 0 else low + (1 << 8 * width) - 1
         if low < limits[0] or (highest > limits[1] and max(values) > limits[1]):
             raise ColumnError(f"a value is not between {limits[0]} and {limits[1]}")

@@ -125,7 +125,8 @@ def encode_locations(record: FileCommitted) -> bytes:
 
 
 def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
-    """Encode the record in Moldau's own version (1). The receipt is then also stored in ``record``."""
+    """Encode the record in Moldau's own version (1). This function also stores the encoded receipt in
+    ``record``."""
     record.receipt = encode_receipt(record)
     return DisklessFileCommittedRecord(
         object_key=record.object_key,

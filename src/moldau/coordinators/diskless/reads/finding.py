@@ -13,7 +13,8 @@ from moldau.runtime import ErrorCode
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are searched without a break. This takes some milliseconds."""
 BATCHES_A_TURN: Final = 1_000
-"""A search pauses after it has found this number of batches. It takes about 10 ms to find so many batches."""
+"""When a search has found this number of batches, which takes about 10 ms, it makes a pause for other tasks
+of the event loop."""
 PARTITION_BATCHES_MAX: Final = 4_000
 """Maximum number of batches of a partition in a response. Finding them takes about 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768

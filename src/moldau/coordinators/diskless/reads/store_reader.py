@@ -174,8 +174,8 @@ class StoreReader:
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
         """Return the first offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp.
-        The extent is found by binary search. The values of this column never decrease while offsets grow, so
-        no index by time is needed.
+        The extent is found by binary search. An extent with higher offsets never has a smaller
+        ``timestamp_bound_ms``, so no index by time is needed.
         """
         low, high = start, partition.next
         while low < high:

@@ -9,8 +9,7 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(table: PartitionTable, files: FileMemory) -> CanonicalState:
-    """Return the state in canonical form: the partitions, the producers, and the files with remembered
-    outcomes."""
+    """Return the state in canonical form: the partitions, the producers, and the stored results of files."""
     partitions = sorted(table, key=lambda partition: partition.number)
     return CanonicalState(
         parts={

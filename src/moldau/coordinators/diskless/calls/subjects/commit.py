@@ -35,8 +35,8 @@ iteration of the event loop. For this number, the decision takes about 0.1 s of 
 4,000."""
 
 NUMBER_MAX: Final = 1 << 62
-"""Highest number of a commit. Brokers count from 0. Without this limit, the number that follows could exceed
-64 bits."""
+"""Highest number of a commit that a request may contain. Brokers count from 0. Without this limit, the next
+number after it could need more than 64 bits."""
 
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:

@@ -83,8 +83,8 @@ def _arguments(request: Any) -> CommitParts:
 
 
 async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartResults:
-    # All commits begin before the first of them is awaited. Therefore they take effect in the order of the
-    # requests.
+    # All commits of the request begin here, before any of them is awaited. Therefore the commits of several
+    # requests take effect in the order of the requests.
     begun = [
         asyncio.ensure_future(_settled(commit_with_backlog(coordinators, coordinator_id, call)))
         for coordinator_id, call in parts

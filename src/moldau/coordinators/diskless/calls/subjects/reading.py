@@ -1,4 +1,5 @@
-"""The calls of readers. They ask for batches that begin at an offset, or for offsets by timestamp."""
+"""The calls of readers: FindBatches finds batches from an offset on, and ListOffsets finds offsets by
+timestamp."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final

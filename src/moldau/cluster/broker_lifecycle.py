@@ -132,7 +132,8 @@ class BrokerLifecycle:
         self.is_fenced = True
         self.unfenced = asyncio.Event()
         self.reported_directories: frozenset[uuid.UUID] = frozenset()
-        """Failed log directories that the controller knows from this registration or its heartbeats."""
+        """The failed log directories that this broker has reported to the controller, in its current
+        registration or in heartbeats since then."""
 
     def start(self) -> "asyncio.Task[None]":
         """Start the task. If the controller refuses this broker permanently, at the start or later, the task
@@ -147,8 +148,8 @@ class BrokerLifecycle:
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """The caller reports that this broker has replayed metadata records. If the broker has replayed its
-        own registration and waits to be unfenced, the next heartbeat is sent immediately."""
+        """Called when this broker has replayed metadata records. If the broker has replayed its own
+        registration and is still fenced, it sends the next heartbeat immediately."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
@@ -157,8 +158,8 @@ class BrokerLifecycle:
         self._wake.set()
 
     def problem(self) -> str | None:
-        """Return the problem that the health page shows: the broker is not registered, or it is fenced. In
-        both cases clients are not sent to this broker."""
+        """Return the problem for the health page, if the broker is not registered or is fenced. In both cases
+        other brokers do not name this broker to clients."""
         match self.state:
             case LifecycleState.NOT_RUNNING | LifecycleState.STARTING:
                 return self._refusal or "the broker has not registered yet"
@@ -202,8 +203,8 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End the task immediately. The controller notices this when the broker's session expires, or
-        when the process ends."""
+        """End the task immediately. The broker does not tell the controller about this stop. The controller
+        fences the broker when its session expires, or when its process ends."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:
@@ -227,8 +228,8 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # NOT_CONTROLLER and DUPLICATE_BROKER_REGISTRATION are temporary: a controller will be elected, or
-            # the session of this broker's former process will expire.
+            # Two errors are temporary. NOT_CONTROLLER ends when a controller is elected.
+            # DUPLICATE_BROKER_REGISTRATION ends when the session of this broker's former process expires.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             reason = f"{code.name.replace('_', ' ')}.{_REFUSALS.get(code, '')}"
             if not is_temporary or loop.time() >= deadline:
@@ -323,8 +324,9 @@ class BrokerLifecycle:
                 logger.info("broker %d is unfenced", self._identity.broker_id)
         self.is_fenced = response.is_fenced
         if response.should_shut_down and self.state in (LifecycleState.RECOVERY, LifecycleState.RUNNING):
-            # Another request with this broker's epoch has announced a stop. A new registration ends the
-            # controlled shutdown.
+            # The controller has begun a controlled shutdown that this object did not request. Another request
+            # with this broker's epoch must have requested it. A new registration ends the controlled
+            # shutdown.
             self._start_again()
         elif response.should_shut_down:
             self._may_go.set()

@@ -1,10 +1,11 @@
 """Compares this node's clock with the clock of the active controller, and logs a large difference.
 
 The active controller writes its time into each batch of the metadata log, and appends a no-op record at
-``metadata.max.idle.interval.ms``. When a node starts, it replays old batches with old times, so the
-differences of these batches are too large. Therefore only the smallest difference of a period is used.
+``metadata.max.idle.interval.ms``. For each batch, the difference is this node's time minus the time in the
+batch. When a node starts, it replays old batches, and their differences are too large. Therefore only the
+smallest difference of a period is used.
 
-The same batches give every node an estimate of the active controller's time, which does not depend on the
+Each node also estimates the active controller's time from these batches. This estimate does not depend on the
 node's own wall clock. A batch arrives some time after it was written, so an estimate can only be too low. A
 higher estimate is used at once. A lower estimate is used only when all batches of some seconds agree with it.
 In that case the controller's clock was set back, or another controller has become active.
@@ -53,7 +54,8 @@ class ClockComparison:
         """The controller's time at the moment when the monotonic clock showed 0; ``None`` before the first
         batch."""
         self._lower_zero_ms: int | None = None
-        """The highest estimate since the batches began to give lower estimates."""
+        """The highest of the estimates since the batches began to give lower estimates than the one in use;
+        ``None`` while the batches do not give lower estimates."""
         self._lower_since_s = 0.0
 
     @property
@@ -99,7 +101,8 @@ class ClockComparison:
             self._controller_zero_ms, self._lower_zero_ms = self._lower_zero_ms, None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Begin a new period, because the clock of another controller is compared from now on."""
+        """Begin a new period, because from now on this node's clock is compared with the clock of another
+        controller."""
         self._leader_id = leader_id
         self._smallest_ms = None
 

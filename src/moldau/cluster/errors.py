@@ -1,4 +1,5 @@
-"""Errors of the metadata themselves. The errors in responses to requests are declared in other modules."""
+"""The error for invalid records in the metadata log. The errors in responses to requests are declared in
+other modules."""
 
 
 class MetadataError(Exception):

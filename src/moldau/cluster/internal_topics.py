@@ -27,9 +27,9 @@ class StateRetention(Enum):
     """The rule by which the old records of an internal topic are removed."""
 
     COMPACTED = "compacted"
-    """The latest record of each key is kept."""
+    """Compaction keeps the latest record of each key."""
     SNAPSHOTS = "snapshots"
-    """Records that a snapshot covers are dropped."""
+    """Records are dropped when a snapshot of the state contains their effects."""
     TIME = "time"
     """Records older than ``retention.ms`` are deleted. The size of the log has no effect."""
 
@@ -58,14 +58,14 @@ class StateTopic:
     factor_key: str
     """The key of the broker config that contains the topic's replication factor at its creation."""
     records: KeyedRecords | None = None
-    """The schema of the topic's keys and values, if all of them are messages. Tools use the schema to show
-    the topic's records."""
+    """The schema of the topic's keys and values; ``None`` if some keys or values have another form than
+    Kafka's messages. Tools use the schema to show the topic's records."""
     is_decisive: bool = False
-    """Whether no record of the topic may be lost. This is the case if its records allow deletions of data, or
-    if they decide the outcomes of commits or transactions.
+    """Whether the topic must not lose any record. This is the case if its records are a reason to delete
+    other data, or if they decide the outcomes of commits or transactions.
 
-    Such a record is acknowledged after it is synced. If there are two replicas, it must be synced on both. A
-    replica that is not in sync is never elected.
+    Such a record is acknowledged after it is synced. If the topic has two or more replicas, the record must
+    be synced on at least two of them. A replica that is not in sync is never elected.
     """
     saved_in_step: int
     """The step in which a cut saves the topic's logs (``moldau.backup.cut_format``). If the records of a
@@ -143,8 +143,8 @@ STATE_TOPICS: Final = {
         ),
     )
 }
-"""The topics by name. If the records of these topics were lost, records of other topics would be hidden or
-deleted."""
+"""All state topics, by name. If records of these topics were lost, records of other topics could become
+unreadable or be deleted."""
 
 CONSUMER_OFFSETS: Final = STATE_TOPICS[CONSUMER_OFFSETS_TOPIC]
 TRANSACTION_STATE: Final = STATE_TOPICS[TRANSACTION_STATE_TOPIC]

@@ -38,8 +38,8 @@ class KafkaConfigPolicy:
             raise KafkaError(code, str(error)) from None
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        # Kafka's controller knows the types of keys only for topics and brokers. Therefore values of other
-        # resources cannot be appended to.
+        # Kafka's controller knows the types of keys only for topics and brokers. Therefore, for other
+        # resources, no value can be appended to the value of a key.
         definitions = {ResourceType.TOPIC: TOPIC, ResourceType.BROKER: BROKER}
         definition = definitions[resource_type].get(key) if resource_type in definitions else None
         return definition is not None and definition.type is ConfigType.LIST

@@ -39,7 +39,8 @@ class MetadataLogListener(Protocol):
     def on_snapshot(
         self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
     ) -> Iterator[None] | None:
-        """Drop all state and load this snapshot, which contains all records below ``end_offset``.
+        """Drop all state and load this snapshot, which contains the state after all records below
+        ``end_offset``.
 
         Many records may be applied in steps, as in ``on_commit``.
         """
@@ -71,8 +72,8 @@ class SnapshotTarget(Protocol):
     def append(self, values: Sequence[bytes]) -> None: ...
 
     async def settle(self) -> None:
-        """Sync the written bytes if there are many of them. Without such syncs, a later sync of the log would
-        have to wait until all of them are on the disk."""
+        """Sync the written bytes if there are many of them. Without these syncs, a later sync of the log
+        would have to wait until all these bytes are on the disk."""
         ...
 
     async def freeze(self) -> None: ...
@@ -94,9 +95,10 @@ class MetadataLog(Protocol):
     def append(self, epoch: int, values: Sequence[bytes]) -> asyncio.Future[int]:
         """Append one batch as the leader of ``epoch``. Appends keep the order of the calls.
 
-        The future gets the last offset when the batch is committed *and* was passed to the listeners. It
-        fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch``. In this case, it is
-        unknown whether the batch will be committed.
+        The future gets the last offset of the batch, when the batch is committed *and* was passed to the
+        listeners. It fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch``, or
+        loses the leadership before the commit. If the leadership was lost after the append, it is unknown
+        whether the batch will be committed.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Turns committed batches into images and passes them to the parts of the node."""
+"""Makes metadata images from committed batches, and passes the images to the parts of the node."""
 
 import asyncio
 import logging
@@ -79,8 +79,8 @@ class MetadataPublisher:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether this node could not apply some record of the log, so that its image is incomplete. No
-        decision may then use the image."""
+        """Whether this node has failed to apply a record of the log. Its image is then incomplete, and no
+        decision may use it."""
         return self._faulty
 
     @property
@@ -248,7 +248,7 @@ def _unsupported(image: MetadataImage, supported: FeatureRanges | None) -> str |
     the version can work with it.
 
     Kafka's features other than ``metadata.version`` are not checked here. They affect the requests between
-    brokers, and are checked when a broker registers.
+    brokers. The controller checks them when a broker registers.
     """
     if supported is None:
         return None

@@ -50,8 +50,8 @@ class QuorumMetadataLog:
         return future
 
     def decoded(self, committed: Committed) -> Generator[None, None, list[MetadataBatch]]:
-        """Decode the record batches of a commit, in steps. The result is kept, because all listeners get the
-        commit, one after another."""
+        """Decode the record batches of a commit, in steps. The result is cached, because each listener of the
+        log gets the same commit, one listener after another."""
         span = committed.base_offset, committed.end_offset
         if self._decoded[0] != span:
             batches: list[MetadataBatch] = []
@@ -91,8 +91,8 @@ class QuorumMetadataLog:
         return None if writer is None else _Snapshot(self._driver, writer)
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
-        """Set the offset of the next append when this node begins to lead. The leader-change record of the
-        epoch is in the log, so the log of a leader now grows only by appends.
+        """Set the offset of the next append when this node begins to lead. At this time, the leader-change
+        record of the epoch is already in the log. From now on, the log grows only by this object's appends.
 
         This method is called once for each listener. The first listener may append immediately after its
         call. Therefore only the first call for an epoch sets the offset of the next append.
@@ -143,7 +143,8 @@ class _Decoding:
 
 
 class _Snapshot:
-    """A snapshot writer; when the snapshot is frozen, the log is pruned."""
+    """A snapshot writer. When the snapshot is frozen, the driver of the quorum is told to delete older
+    snapshots and records that are no longer needed."""
 
     def __init__(self, driver: QuorumDriver, writer: SnapshotWriter) -> None:
         self._driver = driver

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 128
 """Number of records in a batch of the snapshot. It takes about a millisecond to write such a batch. Other
-tasks of the event loop run between two batches. A request may wait three times for a batch: before its bytes
-are read, before its handler runs, and before its response is sent."""
+tasks of the event loop run between two batches. So a request is delayed by at most three batches: one before
+its bytes are read, one before its handler runs, and one before its response is sent."""
 
 
 class SnapshotGenerator:
@@ -55,8 +55,9 @@ class SnapshotGenerator:
     def generate(self) -> None:
         """Begin a snapshot of the committed state, unless another snapshot is being written.
 
-        No snapshot is written while the log has a feature level of a newer version, because the image may
-        then lack fields that the records of the newer version have.
+        No snapshot is written while the log has a feature level that only a newer version of Moldau supports.
+        Records of the newer version may have fields that this version does not know, so they would be missing
+        in the snapshot.
         """
         self._cancel_timer()
         if self._writing is None and self._publisher.is_understood:

@@ -18,9 +18,10 @@ R = TypeVar("R")
 
 
 class Reply(NamedTuple):
-    """A response to a waiting request. It is sent when all earlier decisions of the shard are committed.
+    """A response to a waiting request. It is sent when all decisions of the shard up to this one are
+    committed.
 
-    But a ``KafkaError`` is sent immediately, and fails the request.
+    But if the response is a ``KafkaError``, the request fails immediately.
     """
 
     token: Token
@@ -61,8 +62,9 @@ class Effects(Generic[R]):
     ``records`` are appended in order. When ``atomic`` is set, they are appended in one batch. Records that
     are independent of each other (such as the expiry of many groups) use ``atomic=False`` and may be split.
 
-    ``is_refusable`` means that all changes by the operation are in these effects. If the records are too
-    large for a batch, only the requests of this operation fail, and the shard stays valid.
+    ``is_refusable`` means that the operation itself has changed nothing in the shard: all its changes are in
+    these effects. If the records are then too large for a batch, the effects are dropped, only the requests
+    of this operation get an error, and the shard stays valid.
     """
 
     records: Sequence[R] = ()
@@ -75,8 +77,8 @@ class Effects(Generic[R]):
 
 @dataclass(slots=True)
 class Outbox(Generic[R]):
-    """Collects effects while an operation runs. The steps of the operation then need not pass effects to each
-    other."""
+    """Collects the effects of an operation while the operation runs. The functions of the operation add their
+    effects to it and do not have to return them."""
 
     records: list[R] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)

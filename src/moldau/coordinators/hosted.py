@@ -1,5 +1,5 @@
-"""A kind of coordinator on a broker: its runtime, topic, handlers and regular work, in the folder of the
-kind.
+"""A kind of coordinator on a broker. An object of this module has everything that a broker needs for the
+kind: its runtime, topic, handlers and regular work.
 
 ``server/coordinators/subsystem.py`` hosts every kind through this interface. The subsystem lets the
 coordinators lead their partitions and unloads them, serves their APIs, finds them for clients, and reports
@@ -44,7 +44,8 @@ class HostedKind:
     """Whether the node is ready only after the coordinators are loaded."""
 
     def __init__(self, name: str, runtime: CoordinatorRuntime[Any, Any], topic: InternalTopic) -> None:
-        """``name`` is the name of the kind in health checks. ``topic`` is created with these properties.
+        """``name`` is the name of the kind in health checks. ``topic`` has the properties with which the
+        kind's topic is created.
 
         Raises ``ValueError`` if the topic differs from the runtime's topic, or if controllers do not know the
         topic.

@@ -22,18 +22,19 @@ class LogPolicy:
 
     compression: Compression = Compression.NONE
     skips_broken: bool = False
-    """Whether records are independent of each other. If they are independent, the load skips an unreadable
-    record and continues."""
+    """Whether a load skips unreadable records and continues. This is allowed only if the records of the log
+    are independent of each other."""
     skips_damaged: bool = True
-    """Whether ``skips_broken`` also applies to batches with a wrong checksum. The value must be False if such
-    a batch may have contained decisions."""
+    """Whether ``skips_broken`` also applies to batches with a wrong checksum. The value must be False for a
+    log whose records contain decisions that must not be lost, for example the decision to commit a
+    transaction."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 
 
 class Term(NamedTuple):
-    """One term over a partition of the coordinators' topic: the time in which this node leads the partition
-    in one leader epoch."""
+    """One term of leadership over a partition of the coordinators' topic: this node leads the partition
+    during one leader epoch."""
 
     partition: int
     epoch: int
@@ -41,7 +42,7 @@ class Term(NamedTuple):
 
 
 def no_keys(key: str, partition_count: int) -> int:
-    """The partitioning of a kind that does not find its coordinators by keys. This function always raises an
+    """The ``partition_of`` of a kind that does not find its coordinators by keys. It always raises an
     error."""
     raise KafkaError(ErrorCode.invalid_request, "coordinators of this kind have no keys")
 
@@ -56,7 +57,7 @@ class CoordinatorKind(Generic[S, R]):
     """Creates the empty shard of a partition."""
     codec: RecordCodec[R]
     open_log: Callable[[ClassicPartition], CoordinatorLog] = PartitionCoordinatorLog
-    """Opens the log of a coordinator over its partition."""
+    """Returns the log of a coordinator. The argument is the partition that contains the log."""
     new_store: Callable[[Term], ShardStore] | None = None
     """Creates the store that keeps the state of a shard, for kinds that have a store."""
     policy: LogPolicy = LogPolicy()

@@ -1,11 +1,11 @@
 """Loads a shard from its log: restores the store, then replays records in chunks of limited size.
 
 In some logs, records are independent of each other (committed offsets, groups, transactional ids). In such a
-log, an unreadable record must not make a partition unavailable forever, so the record is skipped, logged and
-counted. In other logs, later records depend on earlier records (diskless metadata). In such a log, loading
-stops at the unreadable record and reports its offset. If records are independent, records of unknown types
-are also skipped, as in Kafka, because a later version may have written them. Loading also stops at a damaged
-batch that may have contained the decision about a transaction.
+log, one unreadable record must not make the whole partition unavailable forever. Therefore the record is
+skipped, logged and counted. In other logs, later records depend on earlier records (diskless metadata). In
+such a log, loading stops at the unreadable record and reports its offset. If records are independent, records
+of unknown types are also skipped, as in Kafka, because a later version may have written them. Loading also
+stops at a damaged batch that may have contained the decision about a transaction.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_TURN: Final = 1000
-"""Number of records that are replayed in one iteration of the event loop. It is limited, so that loading does
-not delay other requests."""
+"""Number of records that are replayed in one iteration of the event loop. The number is limited, because a
+longer replay would delay the requests of other coordinators."""
 
 
 LOGGED_MAX: Final = 10
@@ -64,9 +64,9 @@ class ShardLoader(Generic[R]):
     """Replays the log from ``offset`` up to its end, including uncommitted records.
 
     Decisions must be based on the whole log, because all records of a leader's log will be committed unless
-    this node stops leading. Therefore replay does not stop at the high watermark. A read request waits until
-    the records that it read are committed. If a shard has a store, its load waits until the whole log is
-    committed.
+    this node stops leading. Therefore replay does not stop at the high watermark. The response to a read is
+    therefore delayed until all replayed records that it may depend on are committed. If a shard has a store,
+    its load waits until the whole log is committed.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class ShardLoader(Generic[R]):
         except BrokenRecordError:
             raise
         except Exception as error:
-            # The rest of the batch is skipped. If the checksum is wrong, no record is applied, because the
-            # batch may contain any bytes.
+            # The rest of the batch is skipped. If the batch has a wrong checksum, none of its records is
+            # applied, because the bytes may have any content.
             self._skip(offset, error)
 
     def _replay_record(self, header: BatchHeader, entry: Record) -> None:

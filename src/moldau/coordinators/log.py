@@ -1,6 +1,6 @@
 """The interface between the coordinator runtime and a partition log. A replicated partition implements it.
 
-The errors of such a log become errors for the clients of the coordinator here.
+This module also converts the errors of a log to errors that the clients of a coordinator can handle.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class CoordinatorLog(Protocol):
         ...
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """Tell the log that a batch with a guard was appended or refused. See ``TransactionChecks``."""
+        """Remove a guard, because its batch was appended or refused. See ``TransactionChecks``."""
         ...
 
     def check_transaction(
@@ -166,7 +166,7 @@ class PartitionCoordinatorLog:
             raise KafkaError(outcome.error, outcome.message or outcome.error.name)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the leader epoch in which an offset was written; -1 when it is not known."""
+        """Return the leader epoch in which the record at ``offset`` was written; -1 when it is not known."""
         return self._partition.log.epoch_for_offset(offset)
 
     def end_of_epoch(self, epoch: int) -> int:
@@ -175,8 +175,8 @@ class PartitionCoordinatorLog:
         return end_offset if found == epoch >= 0 else -1
 
     async def settled(self) -> None:
-        """Wait until all appended records are durable, or until it is certain that they will never be
-        durable."""
+        """Wait until all appended records are durable, or until it is certain that some of them will never
+        become durable."""
         await self._partition.settled()
 
 
@@ -229,8 +229,8 @@ class LogUpTo:
         self.max_batch_bytes = log.max_batch_bytes
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Read up to the offset of the view. The log itself returns batches up to its end. This method
-        removes the batches after the offset, because they may still be lost."""
+        """Read up to the offset of the view. The log returns batches up to its own end. This method cuts off
+        the batches after the offset of the view, because they may not be committed."""
         chunk = memoryview(await self._log.read(offset, max_bytes))
         for position, header in iter_headers(chunk):
             if header.last_offset >= self.log_end_offset:
@@ -259,10 +259,9 @@ class LogUpTo:
 
 
 def coordinator_error(error: BaseException) -> KafkaError:
-    """The error for a client of a coordinator. With this error, the client retries or looks for the
-    coordinator again.
-
-    For example, clients do not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
+    """Convert an error of the log to an error for a client of the coordinator. After the result, the client
+    retries, or looks for the coordinator again. The conversion is needed, because clients do not handle an
+    error such as NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """
     if not isinstance(error, KafkaError):
         return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")

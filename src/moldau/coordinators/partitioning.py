@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Final
 
 SHORT_KEY: Final = 128
-"""Maximum length of a key whose hash is cached. It limits the memory of the cache."""
+"""Maximum length of a key whose hash is cached. The limit keeps the memory of the cache small."""
 
 
 def java_string_hash(text: str) -> int:

@@ -1,4 +1,5 @@
-"""Records that were decided and replayed but not appended yet. They will be in the next batch. Pure."""
+"""Collects the records of the next batch: records that were decided and replayed, but not appended to the log
+yet. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

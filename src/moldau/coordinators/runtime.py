@@ -46,7 +46,8 @@ class _LocalPartition(Generic[S, R]):
         self.host: ShardHost[S, R] | None = None
         self.standby: StandbyShard[S, R] | None = None
         self.closing: asyncio.Task[None] | None = None
-        """The task that closes the previous part, which may still use the store's files."""
+        """The task that closes the previous coordinator or standby of the partition. Until the task ends,
+        that object may still use the store's files."""
 
 
 class CoordinatorRuntime(Generic[S, R]):
@@ -94,8 +95,8 @@ class CoordinatorRuntime(Generic[S, R]):
         if self._closed or self._place(index).standby is not None:
             return
         self.unload(index)
-        # A standby has no term, so the epoch below belongs to no term. If the standby's store asks the
-        # runtime to reload the partition, nothing happens.
+        # The standby does not lead the partition, so it gets the epoch ``NO_TERM``. If the standby's store
+        # requests a reload of the partition with this epoch, the runtime ignores the request.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         place = self._places.setdefault(index, _LocalPartition())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
@@ -112,7 +113,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self.load(partition.key.partition, epoch, self.kind.open_log(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
-        """Stop leading ``partition``, from ``epoch`` on."""
+        """Stop leading ``partition``, because this node does not lead it in ``epoch`` or later."""
         host = self._place(partition).host
         if host is not None:
             logger.info("%s is not led here as of epoch %d.", host.name, epoch)
@@ -213,9 +214,9 @@ class CoordinatorRuntime(Generic[S, R]):
         names: Callable[[S], Sequence[K]],
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
-        """Read a large number of values, for example all offsets of a group. The names of the values are read
-        now. Then ``rows(shard, now_ms, names)`` is called in several iterations of the event loop, each time
-        with some of the names.
+        """Read a large number of values, for example all offsets of a group. First, ``names(shard)`` is
+        called, which returns the names of all values. Then ``rows(shard, now_ms, names)`` is called in
+        several iterations of the event loop, each time with some of these names.
 
         Each value shows the state at the time when it is read. Raises ``KafkaError``.
         """
@@ -245,8 +246,8 @@ class CoordinatorRuntime(Generic[S, R]):
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """Return a sentence about the partitions that were loaded without some of their records; ``None``
-        when there is no such partition."""
+        """Return a sentence that names the partitions in which the last load skipped unreadable records;
+        ``None`` when there are no such partitions."""
         found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
 

@@ -20,10 +20,11 @@ class CanonicalState:
     """Everything that replay creates, by the names of its parts. After a replay to the same offset, these
     values are equal on every node."""
     named: Mapping[str, Any] = field(default_factory=dict)
-    """Values that replay creates, by name. On the leader, the shard may change these values before it writes
-    their records to the log."""
+    """Values that replay creates, by name. Unlike ``parts``, these values may already be changed on the
+    leader before the record of the change is written."""
     unwritten: frozenset[str] = frozenset()
-    """The names of those values that have changed since their last record was written."""
+    """The names of those values in ``named`` that have changed since their last record was written. A
+    comparison must leave them out."""
 
 
 class Shard(Protocol[R]):
@@ -35,8 +36,8 @@ class Shard(Protocol[R]):
     """
 
     def replay(self, offset: int, record: R, kind: BatchKind) -> None:
-        """Apply a record of the log at ``offset``. The shard has just decided the record, or the record is
-        being loaded."""
+        """Apply a record of the log at ``offset``. Either the shard has just decided the record, or the
+        record was read from the log during a load."""
         ...
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
@@ -44,7 +45,8 @@ class Shard(Protocol[R]):
         ...
 
     def on_loaded(self, now_ms: int) -> Effects[R]:
-        """Start timers, because the whole log has been replayed and this node may decide."""
+        """Return the first effects, for example timers. Called when the whole log has been replayed, so that
+        the shard can make decisions from now on."""
         ...
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[R]:
@@ -57,7 +59,8 @@ class Shard(Protocol[R]):
 
 
 class UnreadableRecordError(Exception):
-    """The key of a record can be read, but not its value. ``stand_in`` is replayed instead of the record."""
+    """The key of a record can be read, but its value cannot be read. The loader replays ``stand_in`` instead
+    of the record."""
 
     def __init__(self, stand_in: object, reason: str) -> None:
         super().__init__(reason)
@@ -72,9 +75,11 @@ class RecordCodec(Protocol[R]):
         ...
 
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
-        """Decode the record. Returns ``None`` for a record type that this version does not know but may skip.
+        """Decode the record. Returns ``None`` for a record type that this version does not know and is
+        allowed to skip.
 
-        May raise :class:`UnreadableRecordError`.
+        Raises :class:`UnreadableRecordError` if only the value cannot be read and ``stand_in`` can replace
+        the record.
         """
         ...
 
@@ -108,6 +113,6 @@ class ShardStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the store, because this node no longer has the partition, or because the partition will be
-        loaded again soon."""
+        """Close the store. Called when this node has no coordinator or standby for the partition any more,
+        and before the partition is loaded again."""
         ...

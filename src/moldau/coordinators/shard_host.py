@@ -93,8 +93,8 @@ class ShardHost(Generic[S, R]):
         self._end_offset = 0
         self._uncommitted: deque[CommittedRecord] = deque()
         self._committed_to: tuple[int, asyncio.Future[None]] | None = None
-        """A load waits until this offset is committed. The second value is the future that is then
-        completed."""
+        """The offset that a load waits for, and a future. The future is completed when all records before the
+        offset are committed."""
         self._loading = loop.create_task(self._load(), name=f"load {self.name}")
         self._end_watermarks = self._log.follow_watermark(self._on_high_watermark)
 
@@ -150,8 +150,8 @@ class ShardHost(Generic[S, R]):
         records would open a transaction and the guard is not valid.
         """
 
-        # The collected records must be appended before the guard is issued, because the guard depends on the
-        # producers in the log. If the log refused these records later, the shard would be invalid.
+        # The records that were collected before must be appended first, because the check of the guard uses
+        # the state of producers in the log, which these records may change.
         if self.state is HostState.ACTIVE:
             self._flush()
 
@@ -227,7 +227,7 @@ class ShardHost(Generic[S, R]):
         self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
 
     async def close(self) -> None:
-        """Wait until no task of this host is running. Call it after :meth:`stop`."""
+        """Wait until no task of this host is running any more. Call :meth:`stop` before this method."""
         await asyncio.wait([self._loading])
         if self.store is not None:
             await self.store.close()
@@ -248,7 +248,7 @@ class ShardHost(Generic[S, R]):
     # decide -> replay -> append -> answer
 
     def _accept(self, effects: Effects[R]) -> None:
-        # Every waiting request must get a response after a failure.
+        # If an exception is raised here, every waiting request must still get a response; ``_lose`` sends it.
         with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
             if effects.records and not self._replay(effects):
                 return
@@ -320,8 +320,9 @@ class ShardHost(Generic[S, R]):
         if not self._pending:
             return
         expected = self._end_offset - len(self._pending)
-        # The log may move its high watermark during the append, which usually sends responses. No response
-        # may be sent until it is certain that the records are at the offsets that the shard assumed.
+        # The log may advance its high watermark during the append, and usually responses are then sent. But
+        # now no response may be sent before it is certain that the records got the offsets that the shard
+        # assumed.
         self._appending = True
         try:
             base_offset = self._log.append(self._pending.build())
@@ -346,8 +347,8 @@ class ShardHost(Generic[S, R]):
         if future is None:
             return
         if isinstance(reply.response, KafkaError):
-            # An error depends on no record, so it is sent at once. The same rule applies to an operation that
-            # raises an exception.
+            # An error does not depend on uncommitted records, so it is sent at once, like the exception of an
+            # operation.
             if not future.done():
                 future.set_exception(reply.response)
         else:
@@ -442,8 +443,9 @@ class ShardHost(Generic[S, R]):
         )
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:
-            # Reads of the store do not wait for commits. Therefore, before the first read, the store must
-            # contain every record on which an earlier response depended.
+            # A read of the store contains only committed records, and does not wait for a commit. An earlier
+            # leader may have sent responses that depend on the last records of the log. Therefore all these
+            # records must be committed and in the store before the first read.
             await self._until_committed(self._end_offset)
             hand_over()
         self.load_problem, self.broken = None, loader.broken

@@ -46,8 +46,7 @@ class StandbyShard(Generic[S, R]):
         self.applied_offset = 0
         """All records below this offset are in the store."""
         self.is_current = False
-        """Whether the standby has applied, since its last restore, all records that were known to be
-        committed at some moment."""
+        """Whether the standby has reached the high watermark at least once since its last restore."""
         self._kind = kind
         self._log = term.log
         self._unexpected = unexpected
@@ -81,7 +80,8 @@ class StandbyShard(Generic[S, R]):
                 await self._follow()
                 delay_s = FIRST_RETRY_S
             except Exception as error:
-                # Records that are not in the store stay in the log. The next term on this node loads them.
+                # The error has no lasting effect: records that are not in the store are still in the log, and
+                # the next term on this node loads them.
                 logger.warning("%s begins anew: %s", self.name, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)

@@ -1,4 +1,5 @@
-"""Decides which leadership changes take effect. All coordinators are loaded and unloaded by this rule. Pure.
+"""Decides which reported changes of leadership take effect. Coordinators of all kinds are loaded and unloaded
+by these decisions. Pure.
 
 The same leadership change may be reported several times, and reports may arrive late. A term (the leadership
 of one epoch) begins only once. Changes with an older epoch than the newest known epoch are ignored. If a

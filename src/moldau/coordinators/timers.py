@@ -20,9 +20,9 @@ class _Timer:
 class ShardTimers:
     """Sets, moves and cancels timers.
 
-    Heartbeats postpone the same timer very often. Therefore, if a timer moves to a later time, the loop's
-    handle stays, and the clock is checked when the handle fires. A heartbeat then adds no entry to the loop's
-    heap.
+    Heartbeats postpone the same timer very often. Therefore, if a timer is postponed, its handle in the event
+    loop is not replaced. When the handle fires, the time of the timer is checked, and a new handle is made if
+    it is too early. So a heartbeat adds no entry to the heap of the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[TimerKey], None]) -> None:

@@ -1,4 +1,4 @@
-"""Responses that wait for the high watermark, ordered by the offset on which they depend."""
+"""Responses that are sent when the high watermark reaches an offset. They are ordered by this offset."""
 
 import asyncio
 from collections import deque
@@ -37,7 +37,7 @@ class CommitQueue:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def advance(self, high_watermark: int) -> None:
-        """Send all responses whose ``covers_offset`` is not above the high watermark."""
+        """Send all responses that depend only on records before ``high_watermark``."""
         waiting = self._waiting
         while waiting and waiting[0].covers_offset <= high_watermark:
             first = waiting.popleft()

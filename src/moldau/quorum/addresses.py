@@ -1,5 +1,5 @@
-"""The addresses of a quorum's nodes. They come from the voters, the bootstrap servers, and the leaders that
-other nodes have named."""
+"""The addresses of a quorum's nodes. An address comes from the set of voters, from the configured bootstrap
+servers, or from a message in which another node named its leader."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -40,7 +40,8 @@ class QuorumAddresses:
         return self._bootstrap.get(node_id) or self._heard.get(node_id)
 
     def heard(self, endpoints: Iterable[tuple[int, str, int]]) -> None:
-        """Store the hosts and ports of nodes that another replica has sent, by node id."""
+        """Store addresses from a message of another replica. Each item has a node's id, its host and its
+        port."""
         for node_id, host, port in endpoints:
             if node_id >= 0 and host and 0 < port < 65536:
                 self._heard[node_id] = Voter(ReplicaKey(node_id), host, port)

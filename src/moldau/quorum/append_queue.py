@@ -1,5 +1,5 @@
-"""Appends of the state machine that uses the log. They are collected into batches, and completed after their
-commit."""
+"""A queue of the records that the state machine appends to the log. Records of several appends are written in
+one batch. An append completes when its records are committed."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,8 @@ class Append:
 
 
 class AppendQueue:
-    """A queue of unwritten records, and a queue of written records that wait for the high watermark."""
+    """A queue of records that are not written yet, and a queue of written records that the high watermark has
+    not reached yet."""
 
     def __init__(self, max_batch_bytes: int) -> None:
         self._max_batch_bytes = max_batch_bytes

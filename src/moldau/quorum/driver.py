@@ -149,8 +149,8 @@ class QuorumDriver:
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)
         election = await self._machine.workers.run(read)
-        # Records that a crashed process has written may not be on the disk yet. They are synced now, because
-        # the core treats them as durable.
+        # If the previous process crashed, the last records that it has written may not be on the disk yet.
+        # The log is synced now, because the core treats all its records as durable.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,
@@ -269,7 +269,8 @@ class QuorumDriver:
         return writer
 
     async def snapshot_created(self) -> None:
-        """Called when a snapshot is complete. Deletes older snapshots if there are too many snapshots."""
+        """Called when a snapshot is complete. Deletes older snapshots if the limits for the size or the age
+        of the metadata log require it."""
         await self._pruning.prune()
 
     def describe(self) -> QuorumDescription:
@@ -373,7 +374,8 @@ class QuorumDriver:
                 self.voice.leader_lost(epoch, self.now_ms)
                 self._subscriptions.leader_changed(None, epoch)
             case fx.LeadershipEnded(epoch):
-                # A request caused the resignation, or this node lost its majority.
+                # The state machine did not request this resignation. The leader resigned because a majority
+                # of the voters no longer fetched from it, or because it is no longer a voter.
                 if epoch != self._resigned_epoch:
                     self.voice.majority_lost(epoch)
                 self.voice.leader_lost(epoch, self.now_ms)
@@ -415,8 +417,8 @@ class QuorumDriver:
                 await self._events.wait()
                 await self._drain()
         except Exception as error:
-            # After any exception (including an exception of a listener), no answer may be sent, because the
-            # step is incomplete.
+            # After any exception (also after an exception of a listener), the effects of this step are
+            # incomplete. Therefore the driver must not send any more answers.
             self._fail(error)
 
     async def _drain(self) -> None:

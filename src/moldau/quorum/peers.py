@@ -18,8 +18,8 @@ class InFlight:
 class Peers:
     """Requests in flight to each peer.
 
-    When the role changes, all requests in flight are forgotten. A late answer to a former role is ignored,
-    and the new role may send requests immediately.
+    When the role changes, all requests in flight are forgotten. If an answer to a request of the former role
+    arrives later, it is ignored. The new role may send requests immediately.
     """
 
     def __init__(self, settings: RaftSettings) -> None:
@@ -38,7 +38,8 @@ class Peers:
         return now_ms >= self._retry_at_ms.get(node_id, now_ms)
 
     def sent(self, node_id: int, request: Request, now_ms: int, wait_ms: int = 0) -> int:
-        """Record a request whose answer may take ``wait_ms``. Returns the correlation id of the request."""
+        """Record that a request was sent. ``wait_ms`` is the time for which the peer may delay its answer, in
+        addition to the usual time-out. Returns the correlation id of the request."""
         self._next_correlation_id += 1
         deadline_ms = now_ms + self._settings.request_timeout_ms + wait_ms
         pending = InFlight(self._next_correlation_id, node_id, request, deadline_ms)

@@ -3,7 +3,8 @@ problems.
 
 This node knows the state of its peers from their responses and from their requests. Each peer has one
 :class:`PeerState`, and each change of this state is logged. Elections are logged at info. If the quorum has
-no leader for longer than an election should take, a warning is logged. The problem ends with the next leader.
+no leader for longer than an election should take, a warning is logged. This problem is over when the next
+leader is known.
 """
 
 import logging
@@ -23,12 +24,13 @@ logger = logging.getLogger(__name__)
 STRANGER_SILENCE_MS: Final = 60_000
 """A node whose requests are refused is forgotten if it sends no request for this time, in ms."""
 STRANGERS_MAX: Final = 32
-"""Maximum number of nodes with refused requests that are tracked. The requests of more nodes are refused
-without a log line."""
+"""Maximum number of nodes with refused requests that are stored. If more nodes send such requests, the
+requests of the additional nodes are also refused, but without a log line."""
 
 FETCHES: Final = (FetchRequest, FetchSnapshotRequest)
 NODES_MAX: Final = 4096
-"""Maximum number of nodes whose directories are compared."""
+"""Maximum number of nodes whose directory ids are stored. This node compares the directory ids of requests
+that have the same node id."""
 
 
 class PeerState(Enum):
@@ -69,7 +71,7 @@ class Stranger:
 
 @dataclass(slots=True)
 class Directories:
-    """The directory ids of requests that have the same node id."""
+    """The directory ids that requests with one node id have contained."""
 
     current: uuid.UUID
     before: uuid.UUID | None = None
@@ -77,7 +79,8 @@ class Directories:
 
 
 class QuorumVoice:
-    """The log lines and problems of one replica. Times are in milliseconds of the driver's clock."""
+    """Writes log lines about the quorum, and collects current problems, for one replica. Times are in
+    milliseconds of the driver's clock."""
 
     def __init__(
         self,
@@ -114,7 +117,8 @@ class QuorumVoice:
             logger.info("the voters of the metadata quorum are %s", list(voters.ids))
 
     def _asked_nodes(self) -> tuple[int, ...]:
-        """The nodes whose answers are observed."""
+        """The ids of the nodes whose answers are observed: the other voters, or the bootstrap servers while
+        this node knows no voters."""
         return self._voters.others(self._local.id) if self._voters.ids else tuple(self._bootstrap_servers)
 
     @property
@@ -158,7 +162,8 @@ class QuorumVoice:
             self._leader, self._leaderless_since_ms = None, now_ms if since_ms is None else since_ms
 
     def majority_lost(self, epoch: int) -> None:
-        """Record that this node led ``epoch`` and resigned, because too few voters fetched from it."""
+        """Log that this node led ``epoch`` and has resigned, because it got no fetches from a majority of the
+        voters."""
         logger.warning(
             "this node %d got no requests from a majority of the voters %s for %d ms and therefore no longer"
             " leads epoch %d of the metadata quorum",
@@ -213,7 +218,8 @@ class QuorumVoice:
             self._enter(peer, PeerState.DISAGREES, text)
 
     def _fetched(self, node_id: int, now_ms: int) -> None:
-        """Record that a node answered a fetch. Only the leader answers fetches."""
+        """Record that a node answered a fetch. Only the leader answers fetches with records, so this answer
+        shows that the leader is alive."""
         if self._leader is None or self._leader[0] != node_id:
             return
         if self._has_told_of_no_leader:
@@ -313,8 +319,8 @@ class QuorumVoice:
         """The reason why there has been no leader for too long. The result is ``None`` when the leader
         answers, or when an election is in progress.
 
-        A node without a majority keeps the leader of its epoch (KIP-996). Therefore the process of the known
-        leader may have ended.
+        A node that cannot reach a majority stays in its epoch, and still stores the leader of this epoch
+        (KIP-996). Therefore a leader can be known although its process has ended.
         """
         since_ms = self._absent_since_ms()
         if since_ms is None or now_ms - since_ms < self.leaderless_limit_ms:
@@ -337,7 +343,7 @@ class QuorumVoice:
         return self._leader_heard_ms
 
     def problems(self, now_ms: int) -> list[str]:
-        """Problems of other nodes. There is one sentence for each problem."""
+        """The current problems that this node has with other nodes, as one sentence for each problem."""
         found = [peer.problem for peer in self._peers.values() if peer.problem]
         found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
         found += [

@@ -31,7 +31,8 @@ class RaftSettings:
     @property
     def check_quorum_timeout_ms(self) -> int:
         """The time for which a leader stays leader without fetches from a majority. It is longer than the
-        followers' fetch time-out. Therefore a leader never resigns before its followers start an election."""
+        followers' fetch time-out. Therefore, if the connections to all followers are lost at the same time,
+        the followers start an election before the leader resigns."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
@@ -41,6 +42,6 @@ class RaftSettings:
 
     @property
     def voter_update_interval_ms(self) -> int:
-        """The interval at which a controller asks to correct its entry among the voters, while the entry is
-        wrong."""
+        """The interval at which a controller requests a correction of its own entry in the set of voters,
+        while this entry is wrong."""
         return self.fetch_timeout_ms

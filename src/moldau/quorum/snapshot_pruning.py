@@ -36,7 +36,7 @@ class SnapshotRetention:
 
 
 class _Kept(NamedTuple):
-    """Properties of a snapshot. They never change."""
+    """The size and the last timestamp of a snapshot. They never change."""
 
     size_bytes: int
     last_timestamp_ms: int
@@ -46,7 +46,8 @@ class SnapshotPruning:
     """Prunes one log, once a minute and after each new snapshot."""
 
     def __init__(self, log: ReplicatedLog, retention: SnapshotRetention, now_ms: Callable[[], int]) -> None:
-        """``now_ms`` is the wall clock. The timestamps of records are compared with it."""
+        """``now_ms`` returns the time of the wall clock, with which the timestamps of records are
+        compared."""
         self._log = log
         self._retention = retention
         self._now_ms = now_ms
@@ -60,7 +61,8 @@ class SnapshotPruning:
             await self.prune()
 
     async def prune(self) -> None:
-        """Delete as much as the rules require. Does nothing while another call of this method deletes."""
+        """Delete old snapshots and records until the two rules require no more deletions. Does nothing while
+        another call of this method is running."""
         if self._is_pruning:
             return
         self._is_pruning = True
@@ -90,8 +92,8 @@ class SnapshotPruning:
         return snapshots[1]
 
     def _facts_of(self, snapshot_id: LogPosition) -> _Kept:
-        """The values are read from the snapshot's header. A damaged snapshot counts as old, because a newer
-        snapshot replaces it."""
+        """Return the size of a snapshot, and the timestamp in its header. A damaged snapshot gets a very old
+        timestamp, so that it is deleted as soon as there is a newer snapshot."""
         reader = self._log.open_snapshot(snapshot_id)
         assert reader is not None, snapshot_id
         try:

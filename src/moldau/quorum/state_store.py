@@ -41,11 +41,11 @@ def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int 
 
 def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionState:
     """Decode the content of the file, in version 0 or 1. Raises :class:`QuorumStateError` for an invalid
-    content, and when the voters differ from the voters in the file.
+    content, and when ``voters`` differ from the voters in the file.
 
-    A changed static voter set is refused, as in Kafka. If two halves of the nodes had different voter sets,
-    they could elect two leaders. ``voters`` is ``None`` if the log contains the voters (KIP-853). The voters
-    in the file are then out of date.
+    A changed static voter set is refused, as in Kafka. If some nodes used the old voter set and other nodes
+    used the new one, they could elect two leaders. ``voters`` is ``None`` if the log contains the voters
+    (KIP-853). The voters in the file are then out of date.
     """
     try:
         fields = json.loads(content)

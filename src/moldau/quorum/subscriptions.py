@@ -1,5 +1,5 @@
-"""Listeners to committed records. Each listener gets every record once, in order. Each has its own position
-in the log."""
+"""Passes committed records to listeners. Each listener gets every record once, in order, and has its own
+position in the log."""
 
 import asyncio
 from collections.abc import Iterator
@@ -103,8 +103,8 @@ class Subscriptions:
         self._tell_leader(subscription)
 
     def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
-        """If the log begins after the listener's position, load the latest snapshot. This takes some steps.
-        In the meantime the start of the log may have moved beyond that snapshot. In this case, load the next
+        """If the log begins after the listener's position, load the latest snapshot. The load takes several
+        steps. If the start of the log moves beyond that snapshot before the last step, load the next
         snapshot.
         """
         while True:

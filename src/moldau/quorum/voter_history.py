@@ -92,8 +92,8 @@ class VoterHistory:
 
 
 def control_records(batches: Buffer) -> Iterator[tuple[int, control.ControlRecord]]:
-    """Return the control records of whole batches, with their offsets. Only types that this version knows are
-    included."""
+    """Return the control records of whole batches, with their offsets. Control records of types that this
+    version of Moldau does not know are left out."""
     view = memoryview(batches)
     for position, header in iter_headers(view):
         if header.is_control:

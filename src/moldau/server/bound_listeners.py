@@ -18,8 +18,8 @@ class BoundListeners:
         self._addresses: dict[str, Address] = {}
 
     def note(self, name: str, host: str, port: int) -> None:
-        """Store the address of a listener that was just opened. ``host`` is the configured host. It is empty
-        for all interfaces."""
+        """Store the address of a listener that was just opened. ``host`` is the configured host; it is empty
+        if the listener is bound to all interfaces."""
         self._addresses[name] = Address(host or "127.0.0.1", port)
 
     def find(self, name: str) -> Address | None:

@@ -61,8 +61,8 @@ async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
     """Wait until the image contains all metadata that were committed at the time of the call.
 
     An older image may show that a replica has left this broker, or it may show a topic with another id. A
-    broker that acts on such an image would close a log that is in use again. Raises ``KafkaError`` when there
-    is no quorum.
+    broker that acts on such an image would close the log of a partition that, in the current metadata, is on
+    this broker again. Raises ``KafkaError`` when there is no quorum.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -1,8 +1,8 @@
-"""The subsystems of a node. This is the only module in which roles and configuration determine the
-subsystems.
+"""Chooses the subsystems of a node. No other module decides, from the roles and the configuration of a node,
+which subsystems the node has.
 
-A new feature is a separate subsystem, and a line in :func:`compose_broker`. The line is after the subsystems
-that the feature needs, and before those that need the feature. The contract is in
+A new feature is a separate subsystem, and gets a line in :func:`compose_broker`. The line comes after the
+subsystems that the feature needs, and before the subsystems that need the feature. The contract is in
 :mod:`moldau.server.subsystem`.
 """
 
@@ -38,7 +38,8 @@ from moldau.server.subsystems.transactions.subsystem import TransactionsSubsyste
 S = TypeVar("S", bound=Subsystem)
 
 BROKERS_ONLY: Final = ("handlers", "calls", "direct", "throttles", "kinds", "coordinators", "internal_topics")
-"""The contributions of subsystems that only the listeners and the partitions of a broker use."""
+"""The fields of ``Contribution`` that have an effect only on a broker, because only its listeners and its
+partitions use them."""
 
 
 class Composition:
@@ -83,8 +84,8 @@ class ControllerComposition(Composition):
 def compose_controller(
     context: NodeContext, metadata: MetadataNode, extensions: Extensions
 ) -> tuple[Subsystem, ...]:
-    """Make the subsystems of a controller. If no broker of the node serves the pages for operators, make the
-    subsystem of these pages, too.
+    """Make the subsystems of a controller. If the node has no broker, which would serve the pages for
+    operators, also make the subsystem that serves these pages.
 
     Returns an empty tuple for a node that is only a broker.
     """

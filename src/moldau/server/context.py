@@ -1,4 +1,5 @@
-"""The context that all subsystems of a node share. It is made before the first subsystem."""
+"""The contexts with the objects that the subsystems of a node share. A context is made before the first
+subsystem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ logger = logging.getLogger(__name__)
 
 
 class DeletionHold:
-    """Blocks deletions of objects and remote segments for ``hold_ms`` after its construction, if the start of
-    the node has truncated a log.
+    """Blocks deletions of shared data (objects or remote segments) if the start of the node has truncated a
+    log. The block lasts for ``hold_ms`` after the construction of this object.
 
     Create it on the event loop, after all logs were opened.
     """

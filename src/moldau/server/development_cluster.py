@@ -41,7 +41,8 @@ OWN_KEYS: Final = (
     "log.dir",
     "metadata.log.dir",
 )
-"""Keys that have a different value on each node, and keys that connect the nodes to one cluster."""
+"""The keys whose values this module chooses. They differ from node to node, or they connect the nodes to one
+cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def plan_nodes(
 
 
 def initial_voters_of(nodes: Sequence[ClusterNode], entropy: Entropy) -> tuple[VotersRecordEntry, ...]:
-    """All controllers together are the first voters of a quorum with dynamic voters (KIP-853)."""
+    """Return the first voters of a cluster with dynamic voters (KIP-853): all controllers in ``nodes``."""
     return tuple(
         initial_voter(
             node.node_id,
@@ -124,7 +125,8 @@ def properties_of(
         "log.dirs": node.data,
         **replication_factors(min(3, broker_count)),
         "offsets.topic.num.partitions": "4",
-        # The next keys are the same as in `settings.development_config`, but all brokers share one store.
+        # The keys of the remote tier are the same as in `settings.development_config`, but here all brokers
+        # share one store.
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "remote.log.metadata.topic.num.partitions": "4",

@@ -20,17 +20,17 @@ V = TypeVar("V")
 
 
 class Extensions:
-    """An object of this class is created empty and passed to the subsystems that use it. Subsystems that are
-    created later fill it.
+    """The merged contributions. The object is empty when it is passed to the subsystems that use it.
 
-    It is complete before the first subsystem starts. Each key occurs only in one contribution.
+    The contributions of later subsystems are then added. It is complete before the first subsystem starts. No
+    two contributions have the same key.
     """
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
         """Handlers of all APIs. The handler of one of our own APIs declares the right that it checks."""
         self.own_calls: dict[int, CallDeclaration[Any, Any]] = {}
-        """The declarations of our own calls that are answered, by API key."""
+        """The declarations of our own calls that this broker answers, by API key."""
         self.direct: DirectHandlers | None = None
         self.throttles = Throttles()
         self.channel: ControllerChannel | None = None

@@ -88,8 +88,8 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
 
 
 def _unreadable(disk: Disk, config: BrokerConfig) -> dict[str, str]:
-    """Log folders whose disks fail. The node can run without these folders, unless one of them contains the
-    metadata log."""
+    """Return the log folders whose disks have failed, by path, with the reason. The node can run without
+    these folders. Raises ``FormatError`` if the folder with the metadata log cannot be read."""
     failed = {}
     for folder in config.log_dirs:
         try:

@@ -2,7 +2,7 @@
 whether it has a controller, a broker or both.
 
 The order of the start is: identity → logs → metadata (quorum) → controller → broker. The stop has the reverse
-order, and writes the clean-shutdown marks. Controller and broker are lists of subsystems
+order, and writes the clean-shutdown marks. The controller and the broker each consist of a list of subsystems
 (:mod:`moldau.server.composition`).
 """
 
@@ -76,7 +76,7 @@ class ServerNode:
         self._listeners = BoundListeners()
         self._extensions = Extensions()
         self._neighbours: SubsystemList | None = None
-        """The subsystems of the controller; the node may also have a broker."""
+        """The subsystems of the controller, if the node is a controller."""
         self._broker: Broker | None = None
         self._logs: LogManager | None = None
         self.metadata: MetadataNode | None = None
@@ -140,8 +140,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # Read the deletion clock now, because it is protected against jumps of the other clock only after its
-        # first reading. Without this line, the first reading would come much later, from retention.
+        # The deletion clock is protected against jumps of the machine's clock only after its first reading.
+        # Therefore it is read here. Without this line, its first reading would be much later, in retention.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():

@@ -66,7 +66,7 @@ def development_config(
     base = {
         "process.roles": "broker,controller",
         "node.id": node_id,
-        # The advertised port is the port that the system assigned to the listener.
+        # The port 0 is replaced later: the port that the system assigned to the listener is advertised.
         "controller.quorum.voters": f"{node_id}@{host}:0",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
@@ -105,14 +105,14 @@ def consolidates(config: BrokerConfig) -> bool:
 
 
 def saves_logs(config: BrokerConfig) -> bool:
-    """Whether this broker saves the cluster's own logs. The broker saves them in the object store of diskless
-    topics, so it needs this store."""
+    """Whether this broker saves the cluster's own logs. It can save them only if the object store of diskless
+    topics is configured, because the logs are saved in this store."""
     return config.flag("backup.enable") and config.flag("diskless.system.enable")
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Refuse unsupported features. Raises ``ConfigError`` with the name of the key that requests the
-    feature."""
+    """Raise ``ConfigError`` if the configuration requests a feature that Moldau does not support. The error
+    names the key."""
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -121,8 +121,8 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # The key ``authorizer.class.name`` is refused. Otherwise every client would have all rights, although
-        # the operator has configured restrictions.
+        # A configuration with ``authorizer.class.name`` is refused. If the key was ignored, every client
+        # would have all rights, although the operator has configured restrictions.
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",
@@ -187,7 +187,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
     """The configuration of a partition's log. It comes from the configuration of the topic."""
     return LogConfig(
         **values_of(LogConfig, topic),
-        # The fields below depend on several keys, or on a key of the broker.
+        # Each of the following fields depends on several keys, or on a key of the broker.
         compression=target_compression(topic),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
         remote_storage_enable=topic.is_tiered and kind_of_config(topic).has_remote_tier,
@@ -197,8 +197,8 @@ def log_config(topic: TopicConfig) -> LogConfig:
 
 
 def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
-    """Does the same as :func:`log_config`, for an internal topic. Internal topics never have a remote tier,
-    even if their configs request it."""
+    """Return the log configuration of an internal topic, as :func:`log_config` does for other topics.
+    Internal topics never have a remote tier, even if their configs request it."""
     config = log_config(topic)
     return replace(config, remote_storage_enable=False) if name in INTERNAL_TOPICS else config
 
@@ -216,8 +216,8 @@ def target_compression(topic: TopicConfig) -> TargetCompression | None:
             return TargetCompression(codec, None if level == GZIP_LEVEL_DEFAULT else level)
         case Compression.LZ4:
             level = topic.integer("compression.lz4.level")
-            # In Kafka, the default value selects the fast compressor. It does not mean level 9 of the slow
-            # compressor.
+            # In Kafka, the default level of LZ4 selects the fast compressor, although its number (9) is also
+            # a level of the slow compressor.
             return TargetCompression(codec, LZ4_LEVEL_FAST if level == LZ4_LEVEL_DEFAULT else level)
         case Compression.ZSTD:
             return TargetCompression(codec, topic.integer("compression.zstd.level"))

@@ -1,22 +1,22 @@
 """The contract between a broker and its subsystems.
 
-A subsystem is one feature of a broker with all its additions: handlers, kinds of partitions, coordinators,
-internal topics, health. A broker consists of its metadata, a list of subsystems, one dispatcher over their
-handlers, and its listeners. The list is made in one place, :mod:`moldau.server.composition`, from the
-configuration.
+A subsystem is one feature of a broker, with everything that the feature adds to the broker: handlers, kinds
+of partitions, coordinators, internal topics, health checks. A broker consists of its metadata, a list of
+subsystems, one dispatcher over their handlers, and its listeners. The list is made in one place,
+:mod:`moldau.server.composition`, from the configuration.
 
 The contract, in the order of a broker's life
 =============================================
 1. **Construction**, in list order. A subsystem gets the broker's context, and subsystems that are before it
-   in the list. Nothing is assigned to it later. If two subsystems need each other, the earlier subsystem is
-   constructed with a port, which contributions fill later. A constructor registers meters, but starts no task
-   and changes no file.
+   in the list. Nothing is assigned to it later. If two subsystems need each other, the earlier subsystem gets
+   an object (``Extensions``) at its construction, and the contributions of later subsystems are added to this
+   object. A constructor registers meters, but starts no task and changes no file.
 2. **Contribution**: :meth:`Subsystem.contribution` is read once, right after the construction.
 3. :meth:`Subsystem.start`, in list order; each call is awaited before the next one. At this step no partition
    is open, no image was received, and the broker is not registered with the controller.
 4. :meth:`Subsystem.on_image`, in list order: first with all metadata, then with each change, until the
-subsystem's own :meth:`~Subsystem.stop` begins. The call is synchronous. An error in the call is logged, and
-the next subsystem still gets the image.
+   subsystem's own :meth:`~Subsystem.stop` begins. The method is synchronous. If it raises an exception, the
+   exception is logged, and the next subsystem still gets the image.
 5. :meth:`Subsystem.reconfigure`, in list order, after the image that changes the broker's configuration was
    given to all of them.
 6. :meth:`Subsystem.listening`, in list order, when the first image was given to all of them and the listeners
@@ -25,14 +25,14 @@ the next subsystem still gets the image.
 8. :meth:`Subsystem.drain`, in reverse order: the node is about to stop. Listeners are still open. Leaderships
 are handed over, and waiting requests are answered.
 9. The listeners close. No request is read any more, and requests in progress are answered or ended.
-10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. A subsystem
-that stops before the subsystem of the partitions can therefore rely on this.
+10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. Therefore a
+    subsystem that stops before the subsystem of the partitions can rely on unchanged partitions.
 11. :meth:`Subsystem.stop`, in reverse order: remaining work is finished or cancelled, and files are closed.
-When it returns, no task of the subsystem is left. Late calls start no task. For example, such a call may come
-from a partition after a truncation of its log.
+    When it returns, no task of the subsystem is left. A subsystem may still be called after its stop, for
+    example by a partition after a truncation of its log. Such a call must not start a task.
 
-Steps 8, 10 and 11 happen for every subsystem of the list, even if the start failed before a subsystem was
-started. They also happen if these steps of another subsystem fail.
+Steps 8, 10 and 11 are done for every subsystem of the list, even for a subsystem that was not started because
+the start of an earlier one failed. They are also done if another subsystem fails in one of these steps.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Responses to refused requests. If a response has several fields for an error, all of them get the error."""
+"""Makes the responses to refused requests. If a response has several fields for error codes, each of these
+fields gets the error."""
 
 import sys
 from typing import Any

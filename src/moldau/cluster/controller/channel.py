@@ -45,15 +45,16 @@ class ControllerChannel(Protocol):
     async def send(
         self, request: Message, caller: Caller | None = None, deadline: float | None = None
     ) -> Any:
-        """Send ``request`` and return its response, which arrives when the decision is committed.
+        """Send ``request`` and return its response. The controller sends the response when its decision is
+        committed.
 
         ``caller`` is the requesting client. It is ``None`` for a request of the node itself. A request is not
         started after its ``deadline`` (in seconds of the event loop's clock).
 
-        If the response has a field for an error code, the refusal of a whole request is in that field, and no
-        exception is raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is
-        known, and when the controller lost its leadership. Raises ``request_timed_out`` when the deadline
-        passed before the response. After a lost leadership or a passed deadline, it is unknown whether the
-        change was made.
+        If the controller refuses a whole request, the error code is in the response and no exception is
+        raised, provided that the response has a field for it. Raises ``KafkaError(not_controller)``, which is
+        retriable, while no controller is known, and when the controller lost its leadership. Raises
+        ``request_timed_out`` when the deadline passed before the response. After a lost leadership or a
+        passed deadline, it is unknown whether the change was made.
         """
         ...

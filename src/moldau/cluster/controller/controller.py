@@ -4,8 +4,8 @@ The driver's contract, which :mod:`.service` implements:
 
 1. Before a leadership begins, call :meth:`Controller.activate` with the image of all committed records.
 2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with these records
-*before* the next request is handled. Append them to the metadata log as one atomic batch. The next decision
-uses these records before they are committed.
+   *before* the next request is handled. Append the records to the metadata log as one atomic batch. The next
+   decision is made on the state after these records, although they may not be committed yet.
 3. Answer a request when its records and all records of earlier decisions are committed.
 4. When an append fails or the leadership ends, call :meth:`Controller.activate` again. This drops all
 uncommitted records.
@@ -64,11 +64,13 @@ class Controller:
 
     @property
     def image(self) -> MetadataImage:
-        """The image with committed metadata and with uncommitted decisions."""
+        """The image on which decisions are made: the committed metadata, and the records of decisions that
+        are not committed yet."""
         return self._image
 
     def activate(self, image: MetadataImage, now_ms: int) -> None:
-        """Begin a leadership with the committed image. After a failed append, begin again with this image."""
+        """Use ``image``, which contains only committed records. Called when a leadership begins, and after an
+        append has failed."""
         self._image = image
         self._heartbeats.activate(image, now_ms)
         self.ended_processes.activate()
@@ -89,11 +91,13 @@ class Controller:
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
         """The first records of a new cluster; no records when the log already has a metadata version.
 
-        The first metadata of a formatted node are in a snapshot before the first offset. Other nodes cannot
-        fetch this snapshot, and nodes of Apache Kafka stop if they get no metadata version. Therefore the
-        first records contain the metadata version again. They also contain the features of the kinds of
-        topics that this node's configuration enables, such as diskless topics. A kind without such a config
-        has level 0, because nodes of Apache Kafka cannot join a cluster with its feature.
+        Formatting has written the first metadata of the cluster to a snapshot, which ends before the first
+        offset of the log. Other nodes cannot fetch this snapshot, and nodes of Apache Kafka stop if they get
+        no metadata version. Therefore the first records of the log contain the metadata version again. A
+        node's configuration can enable some kinds of topics, for example diskless topics. The first records
+        also contain the feature levels of the enabled kinds. If no config key enables a kind, its feature
+        begins at level 0, because nodes of Apache Kafka cannot join a cluster in which this feature has a
+        higher level.
         """
         if self._image.metadata_version and self._image.provenance.offset >= 0:
             return ()

@@ -52,8 +52,8 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
 FEW_ROWS_PARSED_BYTES: Final = 192 * 1024
-"""Memory limit of a parsed request that usually has few entries. An entry of a few bytes in the request may
-need hundreds of bytes in the response."""
+"""The memory limit, in bytes, of a parsed request of those APIs whose requests usually have few entries. The
+limit is low, because an entry of a few bytes in such a request may need hundreds of bytes in the response."""
 
 Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 

@@ -13,7 +13,8 @@ class TcpListenerProbe:
 
     def __init__(self, own_hosts: Collection[str]) -> None:
         """``own_hosts`` are the hosts under which other nodes reach this node. If none of them is a loopback
-        address, a loopback address of another node leads to another machine than this machine."""
+        address, this node must not probe a loopback address: the other node that has registered it may run on
+        another machine, but a connection would reach this machine."""
         self._own_hosts = frozenset(own_hosts)
         self._is_on_loopback = any(_is_loopback(host) for host in own_hosts)
 
@@ -31,8 +32,8 @@ class TcpListenerProbe:
         return bool(addresses)
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """The addresses of a host. The list is empty if one of them leads to this machine, although the host
-        may be another machine."""
+        """The IP addresses of a host. The list is empty if one of them is a loopback address and the host may
+        be another machine, because a connection to a loopback address always reaches this machine."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port)
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         is_here = self._is_on_loopback or host in self._own_hosts

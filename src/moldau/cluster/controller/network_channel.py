@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.05
 LAST_WORD_S: Final = 1.0
-"""Time in seconds to wait for the response of a former controller, which may have sent it already."""
+"""Time in seconds to wait for the response of a controller after another node became the leader. The former
+controller may have sent the response already."""
 
 
 class NetworkControllerChannel:
@@ -111,10 +112,12 @@ class NetworkControllerChannel:
     async def _while_leading(
         self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0
     ) -> T:
-        """Wait for ``work``, which is cancelled ``grace_s`` after another node became leader.
+        """Wait for ``work``, and return its result.
 
-        A node without a network sends no response and no refusal. Without this function, requests would wait
-        for that node until their deadline, although a new leader exists. Raises ``TimeoutError``.
+        ``work`` is cancelled ``grace_s`` after another node became leader, and at the deadline; then this
+        method raises ``TimeoutError``. A leader that has lost its network sends neither a response nor a
+        refusal. Without this method, requests would wait for it until their deadline, although there is a new
+        leader.
         """
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)

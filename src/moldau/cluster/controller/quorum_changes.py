@@ -44,8 +44,8 @@ class QuorumChanges:
 
     @property
     def adding(self) -> frozenset[int]:
-        """The nodes for which a request to add them as voters is in progress. Decisions about feature levels
-        check these nodes, too."""
+        """The ids of the nodes that are about to become voters, because a request to add them is in progress.
+        Decisions about feature levels treat these nodes like voters."""
         return frozenset(self._adding)
 
     @staticmethod

@@ -232,7 +232,8 @@ class ControllerService:
     def _activate(self, epoch: int) -> None:
         self._deactivate()
         if self._publisher.check_levels() is not None or self._publisher.is_faulty:
-            # The node must stop. Its image lacks records, so its decisions would contradict the log.
+            # This node could not apply a record of the log, or it does not support a feature level. It must
+            # stop, and it must not make decisions on this image.
             self._log.resign(epoch)
             return
         self._epoch = epoch
@@ -276,7 +277,8 @@ class ControllerService:
             task.cancel()
 
     def _append(self, records: Sequence[Message]) -> None:
-        """Replay and append the records. The next decision already uses them."""
+        """Replay the records and append them to the log. The next decision is then made on the state after
+        these records."""
         before = self._controller.image
         try:
             self._controller.replay(records)
@@ -314,14 +316,14 @@ class ControllerService:
             return
         deadline_ms = self._controller.next_deadline_ms(self._now_ms())
         if deadline_ms is not None:
-            # There is one timer for all sessions. Heartbeats extend sessions, but they do not move the timer.
-            # If the timer fires too early, it is set again.
+            # There is one timer for the sessions of all brokers. Heartbeats extend sessions, but they do not
+            # change the timer. If the timer fires and no session has expired, the timer is set again.
             self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
 
     def _expire_sessions(self) -> None:
         self._expiry = None
         if self._deciding.locked():
-            return  # The sessions are checked after the decision that is in progress.
+            return  # A decision is in progress. When it is done, the sessions are checked.
         if has_many_replicas(self._controller.image):
             self._spawn(self._expire_sessions_aside())
             return
@@ -372,8 +374,9 @@ class ControllerService:
             self._append(records)
 
     def _append_no_op(self) -> None:
-        """Append a record without content, which moves the end of the log (KIP-835). Nodes compare their
-        position with this end. A leader without a majority cannot commit the record."""
+        """Append a record without content, so that the end of the log advances (KIP-835). Nodes compare the
+        last offset that they have replayed with this end. A leader that has lost its majority detects this,
+        because the record is not committed."""
         if self._deciding.locked():
             return  # no record is needed: the records of the decision in progress move the end of the log
         with contextlib.suppress(KafkaError):  # The quorum has stopped on this node.
@@ -391,9 +394,9 @@ class ControllerService:
     async def _decide_aside(
         self, decision: Callable[[], Callable[[], Sequence[Message]]]
     ) -> Sequence[Message]:
-        """Run the decision on a worker, append its records and return them. Returns no records if the
-        leadership ends in the meantime. ``decision`` is called when no other decision is in progress. It
-        returns the function that the worker then calls."""
+        """Make a decision on a worker, append its records and return them. Returns no records if the
+        leadership ends in the meantime. ``decision`` is called on the event loop when no other decision is in
+        progress. The function that it returns is called on the worker and makes the decision."""
         async with self._deciding:
             epoch = self._epoch
             if epoch < 0:
@@ -419,7 +422,8 @@ class ControllerService:
 
     @staticmethod
     def _now_ms() -> int:
-        """The time is rounded up. Therefore the deadline has passed when its timer fires."""
+        """Return the event loop's time in ms. It is rounded up. Otherwise, when the timer of a deadline
+        fires, the rounded time could still be before the deadline."""
         return math.ceil(asyncio.get_running_loop().time() * 1000)
 
 

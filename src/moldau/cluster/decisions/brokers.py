@@ -59,8 +59,8 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInputs:
-    """Inputs of decisions about brokers, in addition to the view. ``next_offset`` is the offset that the
-    first record of the decision will get."""
+    """The inputs that decisions about brokers need in addition to :class:`View`. ``next_offset`` is the
+    offset that the first record of the decision will get."""
 
     heartbeats: Heartbeats
     now_ms: int
@@ -213,10 +213,10 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
 
 
 def _is_repeated(existing: BrokerRegistration, request: BrokerRegistrationRequest, *, is_alive: bool) -> bool:
-    """Whether an incarnation sends the same registration again.
+    """Whether the registered incarnation sends the same registration again.
 
-    The addresses of an incarnation do not change, so a request with other addresses does not come from this
-    incarnation. Clients would use the other addresses until the broker's next start. The log directories may
+    The addresses of an incarnation do not change, so a request with other addresses is not a repetition. If
+    it were accepted, clients would get wrong addresses until the broker's next start. The log directories may
     differ in two cases. A directory can fail while the broker has no session, and a broker of Kafka adds its
     log directories after an upgrade.
     """
@@ -280,9 +280,9 @@ def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest
 def _directories_failed(
     view: View, broker: BrokerRegistration, request: BrokerHeartbeatRequest
 ) -> list[Message]:
-    """Return the change of the registration when log directories have failed (KIP-858).
+    """Return the record that removes failed log directories from the broker's registration (KIP-858).
 
-    If all directories have failed, the broker is fenced, and the list of its directories is not changed.
+    If all directories have failed, there is no such record, because the broker is fenced instead.
     """
     failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
     online = [each for each in broker.log_dirs if each not in failed]

@@ -225,9 +225,9 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
 
 
 def _check_chunks(view: View, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` if a topic has chunks, and the new configs do not allow chunks.
+    """Raise ``KafkaError(invalid_config)`` if a topic has chunks and the new configs do not allow chunks.
 
-    A topic that has had chunks cannot become tiered, and cannot stop being tiered.
+    Also raise it if a topic that has or had chunks would become tiered, or would no longer be tiered.
     """
     topic = view.image.topics.get(name)
     if topic is None or not any(partition.start_offset >= 0 for partition in topic.partitions):

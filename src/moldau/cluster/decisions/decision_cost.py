@@ -1,6 +1,7 @@
-"""The size of a decision shows whether the decision would block the event loop for too long.
+"""Computes the sizes of decisions.
 
-A size is the number of rows that a decision reads or changes.
+The size is the number of rows of the request or of the metadata that a decision reads or changes. If a
+decision is large, it would block the event loop for too long, so a worker thread makes it.
 """
 
 from collections.abc import Iterable
@@ -19,8 +20,9 @@ LARGE_ROWS: Final = 256
 
 
 def inner_rows(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
-    """Count the entries of an array and the items of the array ``field`` in each entry. A null array means
-    all partitions, so the result is then the number of all replicas."""
+    """Count the entries in ``rows``, and the items of the array ``field`` in each entry. If ``rows`` is
+    ``None``, the request means all partitions, and the result is the number of all replicas in the
+    cluster."""
     if rows is None:
         return all_replicas(image)
     return sum(1 + len(getattr(row, field)) for row in rows)

@@ -1,12 +1,12 @@
 """Brokers whose process may have ended. Pure.
 
 A broker is a *suspect* when the connection of its heartbeats ends, or when a new controller has received no
-heartbeat of the broker. Its listeners are then probed. The evidence for the end of the process is that all
-registered listeners refuse connections, in two probes in a row. With this evidence, the controller fences the
-broker before its session expires. All other outcomes of a probe are no evidence.
+heartbeat of the broker. Its listeners are then probed. If all registered listeners refuse connections in two
+consecutive probes, this is the evidence that the process has ended. With this evidence, the controller fences
+the broker before its session expires. All other outcomes of a probe are no evidence.
 
-The suspicion ends with a heartbeat or a registration of the broker, when the broker begins a controlled
-shutdown, and after the last probe.
+The suspicion ends without a fencing when the broker sends a heartbeat, registers, or begins a controlled
+shutdown, and when the last probe gives no evidence.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ DELAYS_MS: Final = (0, 25, 25, 50, 100, 200, 400, 800)
 """The delay before each probe, in ms. A kernel that ends a process may close the connection of the heartbeats
 before the listeners. Therefore more than two probes may be needed."""
 REFUSALS: Final = 2
-"""Number of refused probes in a row that are evidence."""
+"""Number of consecutive refused probes that are evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request to connect to all listeners of a suspect, in this order. The result is *refused* if every
-    listener refuses the connection."""
+    """A request to the caller: after ``delay_ms``, connect to the listeners of a suspect, in the order of
+    ``endpoints``. The probe is *refused* if every listener refuses the connection."""
 
     suspect: Suspect
     endpoints: tuple[Endpoint, ...]

@@ -29,8 +29,8 @@ METADATA_VERSION_LATEST = 29
 
 ELIGIBLE_LEADER_REPLICAS_LATEST = 1
 ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
-"""From 4.0-IV1 on, partition records have fields for eligible leader replicas. From 4.1-IV0 on, new clusters
-enable the feature."""
+"""Two metadata versions. From the first one (4.0-IV1) on, partition records have fields for eligible leader
+replicas. From the second one (4.1-IV0) on, new clusters enable the feature of eligible leader replicas."""
 
 TRANSACTION_VERSION_LATEST = 2
 _TRANSACTIONS_SINCE = 24
@@ -69,8 +69,8 @@ class UpgradeType(IntEnum):
 
 
 def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerResult:
-    """Change all feature levels of a request, or none of them. The response names the first refused
-    feature."""
+    """Change feature levels. If one change in the request is refused, no level is changed, and the response
+    names the refused feature."""
     counts = Counter(update.feature for update in request.feature_updates)
     records: list[Message] = []
     for update in request.feature_updates:
@@ -140,8 +140,9 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 
 
 def _check_eligible(view: View, level: int) -> None:
-    """Check a change of the feature of eligible leader replicas. Without the feature, every in-sync set must
-    have a member. With the feature, records need fields that older metadata versions do not have."""
+    """Check whether the feature of eligible leader replicas can change to ``level``. Level 0 requires that no
+    in-sync set is empty. A higher level requires a metadata version whose partition records have the fields
+    for eligible leader replicas."""
     if level > 0 and view.image.metadata_version < ELIGIBLE_SINCE:
         raise KafkaError(
             ErrorCode.invalid_update_version,

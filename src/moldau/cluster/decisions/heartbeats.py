@@ -61,9 +61,9 @@ class Heartbeats:
     def is_alive(self, broker_id: int, epoch: int, now_ms: int) -> bool:
         """Whether this controller has received a heartbeat of the incarnation within the session time.
 
-        The initial session of a new leadership does not count as a heartbeat. Otherwise a node that is both
-        broker and controller could have this problem: it is killed as the active controller, and cannot
-        register its broker immediately after its restart.
+        The initial session of a new leadership does not count as a heartbeat. Otherwise a combined node could
+        have this problem: it is killed while it is the active controller, it becomes the active controller
+        again after its restart, and it then refuses the registration of its own broker.
         """
         contact = self._contacts.get(broker_id)
         return (

@@ -14,8 +14,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 OWN_FEATURES: Final = PARTS.own_features
 """The features of Moldau that belong to no kind of topics. The module that declares the records of a feature
-also declares the feature. New clusters have level 0, because no config enables these features. An operator
-raises the level."""
+also declares the feature. In new clusters, the level of these features is 0, because no config enables them.
+An operator can raise the level."""
 
 
 def check_chunks_allowed(image: MetadataImage) -> None:
@@ -50,9 +50,9 @@ def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
     """Reasons why nodes of the cluster cannot work with a level. Each reason is a sentence without a full
     stop.
 
-    This function checks all registered brokers, and all controllers that vote or follow the quorum. A voter
-    that has not registered may be a node of Apache Kafka. Therefore the voter counts as a node without
-    support for Moldau's own features.
+    This function checks all registered brokers, and all registered controllers that are voters or observers
+    of the quorum. A voter that has not registered may be a node of Apache Kafka. Therefore it counts as a
+    node that does not support Moldau's own features.
     """
     for broker in view.image.brokers.values():
         if not _supports(broker.feature(name), level):

@@ -1,5 +1,5 @@
-"""Makes responses that have errors in their entries. If a whole request is refused, every entry of its
-response gets the error."""
+"""Makes the responses to requests that are refused as a whole, if such a response has error fields only in
+its entries. Every entry of the response then gets the error."""
 
 from typing import Any
 

@@ -197,7 +197,8 @@ def _manual_assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ..
 
 
 def check_any_active(view: View, index: int, replicas: tuple[int, ...]) -> None:
-    """Raise ``KafkaError(invalid_replica_assignment)`` when no replica could lead."""
+    """Raise ``KafkaError(invalid_replica_assignment)`` if none of the ``replicas`` is on an active broker,
+    because the partition would then have no leader."""
     if not any(view.is_active(broker_id) for broker_id in replicas):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
@@ -297,8 +298,8 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
 
 
 def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
-    """Return the topic's name if it is known, otherwise the topic id in the request. If two results are
-    equal, the request names a topic twice."""
+    """Return a value that identifies the topic: its name if the name is known, otherwise its topic id. If two
+    entries of a request have equal values, the request names a topic twice."""
     if state.name is not None or state.topic_id == ZERO_UUID:
         return state.name
     topic = image.topics.get_by_id(state.topic_id)

@@ -23,7 +23,7 @@ class DescribedConfig(NamedTuple):
 
 
 class ConfigPolicy(Protocol):
-    """The operations on configs that the controller needs."""
+    """The operations on config keys and values that the controller's decisions need."""
 
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
         """Check all values of a resource after a change. Raises ``KafkaError(invalid_config)``."""
@@ -56,8 +56,8 @@ class TopicPolicy(Protocol):
 class ControllerSettings:
     """The settings of the node on which decisions depend, with Kafka's defaults.
 
-    ``controller_settings`` (``server/settings.py``) makes this object. If a field of this class names its
-    config key, that function needs no code for the field.
+    The function ``controller_settings`` (``server/settings.py``) makes this object. If a field is declared
+    with ``from_key``, this function sets it from the config key, and needs no own code for the field.
     """
 
     cluster_id: str
@@ -74,8 +74,8 @@ class ControllerSettings:
     unclean_election_interval_ms: int = from_key("unclean.leader.election.interval.ms", 0)
     """Interval of unclean elections for leaderless partitions whose topics allow them; 0 means never."""
     no_op_interval_ms: int = from_key("metadata.max.idle.interval.ms", 0)
-    """Interval of records without content. Such a record shows a node how far it lags (KIP-835). The interval
-    0 means never."""
+    """Interval of records without content. From such a record a node learns how far its replay of the
+    metadata log lags (KIP-835). The interval 0 means never."""
     delete_topic_enable: bool = from_key("delete.topic.enable", True)
     enabled_kinds: frozenset[str] = frozenset()
     """Names of the kinds of topics (``cluster/decisions/kinds``) that the node's configuration enables."""

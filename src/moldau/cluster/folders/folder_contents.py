@@ -22,7 +22,8 @@ _LOG_FILES: Final = (
 
 
 def data_in(disk: Disk, folder: str) -> list[str]:
-    """Return the names in a folder that a running node has created. Formatting does not create them."""
+    """Return the names of the subfolders that contain data of a running node. A folder that was only
+    formatted has no such subfolders."""
     if not disk.is_dir(folder):
         return []
     found = [

@@ -29,8 +29,8 @@ KAFKA_BOOTSTRAP_FILE: Final = "bootstrap.checkpoint"
 def kafka_bootstrap_records(disk: Disk, metadata_dir: str) -> list[Message]:
     """The records of the file; no records if there is no file. Raises ``FormatError`` for a damaged file.
 
-    If this version does not support a level, the level is left out with a warning, and the cluster begins
-    without the feature.
+    If this version of Moldau does not support a feature level in the file, a warning is logged, the level is
+    left out, and the cluster begins without the feature.
     """
     path = f"{metadata_dir}/{KAFKA_BOOTSTRAP_FILE}"
     if not disk.exists(path):
@@ -47,8 +47,8 @@ def complete_kafka_format(disk: Disk, log_dirs: Sequence[str], metadata_dir: str
     create this folder.
 
     Then ``bootstrap.checkpoint`` is removed, so that the folder is created only once. If the folder is
-    missing at a later start, its data count as lost, as on nodes that Moldau has formatted. Raises
-    ``FormatError``.
+    missing at a later start, the start fails because the metadata log is lost, as on nodes that Moldau has
+    formatted. Raises ``FormatError``.
     """
     folder = f"{metadata_dir}/{METADATA_FOLDER}"
     if disk.is_dir(folder) or any(data_in(disk, each) for each in log_dirs):

@@ -1,4 +1,4 @@
-"""Changes of one part of the metadata image, collected until an image is made from them."""
+"""Collects the changes of one part of the metadata image, from which the next image is made."""
 
 from typing import Generic, Protocol, TypeVar
 

@@ -32,9 +32,10 @@ class ChunkRegistration:
     size_bytes: int
     """Size of the segments when the chunk ended."""
     epoch: int
-    """The number of the chunk's state. It rises with every change of the replicas."""
+    """The version of this registration. It rises with every change of the chunk's replicas."""
     replicas: tuple[int, ...]
-    """The brokers that have the chunk or copy it. The preferred broker is the first."""
+    """The brokers that have a copy of the chunk, or that are making one. The first broker is the preferred
+    one."""
     directories: tuple[uuid.UUID, ...] = ()
     isr: tuple[int, ...] = ()
     """The replicas that have the whole chunk. A fenced broker stays in this set. The chunk does not change

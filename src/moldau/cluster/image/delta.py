@@ -48,8 +48,8 @@ class MetadataDelta(ImageChanges):
             raise MetadataError(f"metadata record {name} is not known to this version") from None
         for effect in effects:
             effect(self, record)
-        # The lookup in the dict and ``changes(part)`` return the same object. The lookup comes first because
-        # it is faster than the call, and this line runs for each record of a log.
+        # ``changes(part)`` returns the same object as the lookup in the dict. The lookup is tried first,
+        # because it is faster than the call, and this line runs for each record of a log.
         replay(self._changes.get(part) or self.changes(part), record)
 
     def replay_all(self, records: Iterable[object]) -> "MetadataDelta":

@@ -3,8 +3,8 @@
 import uuid
 
 MIGRATING_DIRECTORY = uuid.UUID(int=0)
-"""This id means that the replica has a directory, but that the metadata do not name it yet, because their
-records are older than KIP-858."""
+"""This id means that the replica has a directory whose id is not in the metadata yet, because the replica's
+records were written before KIP-858."""
 UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
 """This id means that the broker has not chosen a directory for the replica yet."""
 LOST_DIRECTORY = uuid.UUID(int=2)

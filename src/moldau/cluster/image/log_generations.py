@@ -3,8 +3,9 @@
 A cluster that is restored from its object store may reuse the offsets of lost records for other records. Each
 restore therefore begins a new *generation* of the logs. The generation is the leader epoch of diskless
 batches. It is 0 in a cluster that was never restored. A consumer may still have an offset of an earlier
-generation. The consumer then sends OffsetForLeaderEpoch (KIP-320), and learns from the response that the log
-was truncated. Therefore it does not read other records at this offset.
+generation, and after the restore another record may be at this offset. The consumer sends
+OffsetForLeaderEpoch (KIP-320), and the response shows that the log was truncated. Therefore the consumer does
+not continue at this offset.
 """
 
 from bisect import bisect_right

@@ -5,7 +5,8 @@ Therefore entries are in chunks of limited size, ordered by key. An update copie
 the short list of chunks.
 
 The sorted order is part of the contract. Snapshots, listings and elections must be the same on every node and
-with every hash seed. A cursor can continue in the middle of the order.
+with every hash seed. Because of the order, a listing in pages can continue after the last key of the previous
+page.
 """
 
 from bisect import bisect_right
@@ -104,8 +105,8 @@ class PersistentMap(Generic[K, V]):
         result: PersistentMap[K, V] = PersistentMap()
         firsts, chunks = list(self._firsts), list(self._chunks)
         size = self._size
-        # The loop begins at the end. If a chunk splits or becomes empty, the chunks before it keep their
-        # places.
+        # The loop goes from the last chunk to the first. If a chunk splits or becomes empty, the indexes of
+        # the chunks before it stay valid.
         for index in sorted({*puts, *drops}, reverse=True):
             old = chunks[index]
             new = _changed(old, {key: changes[key] for key in puts.get(index, ())}, drops.get(index, ()))
@@ -141,7 +142,8 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Chunks of the sorted entries. The chunks are half full, so that later entries fit into them."""
+    """Sort the entries and divide them into chunks. Each chunk is only half full, so that it has space for
+    later entries."""
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

@@ -9,7 +9,8 @@ from moldau.cluster.image.directories import LOST_DIRECTORY, RESERVED_DIRECTORY_
 
 FENCE: Final = 1
 UNFENCE: Final = -1
-"""The values of ``fenced`` in a change of a registration. 0 means no change."""
+"""The values of the field ``fenced`` in a record that changes a registration. In such a record, 0 means that
+the state does not change."""
 ENTER_CONTROLLED_SHUTDOWN: Final = 1
 
 

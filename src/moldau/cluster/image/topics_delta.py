@@ -1,4 +1,4 @@
-"""Changes of topics and partitions, collected until an image is made from them."""
+"""Collects the changes of topics and partitions, from which the next image is made."""
 
 import uuid
 from collections.abc import Sequence

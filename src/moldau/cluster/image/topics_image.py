@@ -1,4 +1,4 @@
-"""Topics by name and by id, and values that are computed from them."""
+"""All topics, by name and by id, and numbers that are computed from the topics."""
 
 import uuid
 from collections import Counter
@@ -40,7 +40,7 @@ def collision_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """All topics. Each topic has a different collision key."""
+    """All topics. No two topics have the same collision key."""
 
     by_name: PersistentMap[str, Topic] = field(default_factory=PersistentMap)
     # The keys are the ids as integers. A comparison of UUID objects would run Python code at every step of a
@@ -93,7 +93,8 @@ class TopicsImage:
         names = {topic.name: topic for topic in changed}
         gone = [topic for topic in removed if topic.name not in names]
         kept = {topic.topic_id.int for topic in changed}
-        # Most changes concern existing topics, whose entries in the lookup maps stay the same.
+        # Most changes concern existing topics. Their names and ids do not change, so their entries in the
+        # lookup maps stay the same.
         new = [topic for topic in changed if self._names_by_id.get(topic.topic_id.int) != topic.name]
         keys = {collision_key(topic.name): topic.name for topic in new}
         return replace(
@@ -136,7 +137,8 @@ class TopicsImage:
         for topic in changed:
             old = None if topic.topic_id.int in gone else self.get_by_id(topic.topic_id)
             before = () if old is None else old.partitions
-            # Most partitions of a changed topic are the same objects as before.
+            # Most partitions of a changed topic did not change. They are the same objects as before and are
+            # skipped here.
             for was, is_now in compress(
                 zip(before, topic.partitions, strict=False), map(is_not, before, topic.partitions)
             ):

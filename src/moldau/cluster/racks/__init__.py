@@ -1,1 +1,1 @@
-"""Chooses the broker of a rack that serves a diskless partition or an object. Pure."""
+"""Chooses, for each rack, the broker that serves a diskless partition or an object of the store. Pure."""

@@ -1,7 +1,8 @@
 """Produce gateways (KIP-1164): the brokers of each rack that accept records for a diskless coordinator.
 
-A producer that sends records to the gateway of its own rack causes no traffic between racks. A gateway
-collects the records of few coordinators. Therefore one WAL object needs few commit calls over the network.
+A producer that sends records to the gateway of its own rack causes no traffic between racks. The partitions
+of a gateway belong to a small number of coordinators. Therefore the commit of one of its WAL objects needs
+only a few calls to coordinators over the network.
 
 The gateways are computed from the registered brokers, their racks and the *preferred* replicas of the
 coordinators' partitions. The current leader of a coordinator has no effect, so a failover moves no gateway.
@@ -12,7 +13,8 @@ coordinators' partitions. The current leader of a coordinator has no effect, so 
   same gateway there (co-location), so the gateway calls one broker for all of them. If there are fewer
   preferred replicas than brokers, the largest groups of coordinators are divided until every broker has a
   group.
-* In its own rack, a coordinator's preferred replica is its gateway. This needs no call over the network.
+* In the rack of its preferred replica, a coordinator's gateway is this preferred replica. A commit then needs
+  no call over the network.
 * A fenced broker stays a gateway. Until the broker is unfenced, the coordinator's other gateways in the rack
   replace it. If there are no other gateways, its coordinators are divided evenly among the live brokers of
   the rack.
@@ -52,7 +54,7 @@ class _Unit(NamedTuple):
     """The preferred replica of the group's coordinators."""
     coordinators: tuple[int, ...]
     stays: bool
-    """Whether the host itself is the gateway of the group, if the host is in this rack."""
+    """Whether the host must be the gateway of the group. This has an effect only in the rack of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class Gateways:
         )
 
     def commit_calls(self, broker_id: int) -> int:
-        """Return the maximum number of network commit calls for one WAL object of a gateway, if every
-        coordinator is led by its preferred replica."""
+        """Return the maximum number of commit calls over the network that a gateway makes for one WAL object,
+        provided that every coordinator is led by its preferred replica."""
         return len({self.hosts[each] for each in self.coordinators_of(broker_id)} - {broker_id})
 
 
@@ -168,8 +170,8 @@ def _places(
     sources: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for unit in units:
         if unit.name not in found:
-            # The groups whose hosts are in one other rack are divided evenly among the brokers of this rack.
-            # This limits the number of calls.
+            # For each other rack: the groups whose hosts are in that rack are divided evenly among the
+            # brokers of this rack. This limits the commit calls of one broker to the hosts of that rack.
             rack = rack_of.get(unit.host)
             source = (unit.host in rack_of, "" if rack is None else f"rack {rack}")
             sources[source if len(units) > len(broker_ids) else (True, "all")].append(unit.name)

@@ -18,8 +18,8 @@ def score(item: str, candidate: int) -> int:
 def preferred(item: str, candidates: Iterable[int]) -> int:
     """Return the candidate with the highest score for an item. ``candidates`` must not be empty.
 
-    If a candidate is removed, only the items of this candidate move. If a candidate is added, only the items
-    that prefer the new candidate move.
+    If a candidate is removed, only the items that preferred this candidate get another one. If a candidate is
+    added, only the items that prefer the new candidate change.
     """
     return max(candidates, key=lambda candidate: (score(item, candidate), candidate))
 
@@ -28,8 +28,9 @@ def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
     """Choose a candidate for each item. No candidate gets more items than its quota. The sum of the quotas
     must be at least the number of items.
 
-    Pairs of an item and a candidate are matched in descending order of their scores. Therefore an item loses
-    a candidate only to items that have a higher score for this candidate.
+    Pairs of an item and a candidate are matched in descending order of their scores. Therefore, if an item
+    does not get a candidate because the quota is used up, all items of this candidate have a higher score for
+    it.
     """
     pairs = sorted(
         ((score(item, candidate), item, candidate) for item in items for candidate in quotas), reverse=True

@@ -1,5 +1,5 @@
-"""Makes a coordinator's decisions about files. A file is decided after the earlier files of the same
-broker."""
+"""Runs a coordinator's decisions about commits of files. The coordinator decides on the files of one broker
+in the order of their commit numbers."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.runtime import ErrorCode, KafkaError
 
 _WAITING_S: Final = WAITING_MS / 1000 + 0.002
-"""Time in seconds after which waiting commits are checked. It is a little longer than the maximum wait of a
-commit, because times in ms are rounded down."""
+"""Time in seconds after which waiting commits are checked. It is a little longer than ``WAITING_MS``, because
+the measured times in ms are rounded down."""
 
 _Runtime: TypeAlias = CoordinatorRuntime[DisklessShard, DisklessRecord]
 
@@ -26,7 +26,7 @@ class _Moment(NamedTuple):
     elapsed_ms: int
     """Time of a clock without jumps."""
     cluster_ms: int
-    """The time of the cluster, with which the ages of files are measured."""
+    """The time of the active controller's clock, from which the ages of files are computed."""
 
 
 def commit_file(
@@ -58,8 +58,9 @@ def _active(runtime: _Runtime, coordinator_id: int) -> DisklessShard | None:
 
 
 def _decide(runtime: _Runtime, coordinator_id: int, waiting: WaitingCommit, moment: _Moment) -> None:
-    """Decide the next waiting file. If the decision fails because of a bug, the waiting call gets an error.
-    Otherwise it would never get a response, because the file is no longer in the list of waiting files."""
+    """Decide the next waiting file. If the decision fails because of a bug, the error is also passed to the
+    waiting call. Without this error, the call would never get a response, because its file was removed from
+    the list of waiting files."""
     due = runtime.write(coordinator_id, lambda shard, now_ms, token: shard.commit_due(now_ms, token, *moment))
     due.add_done_callback(_ignore)
     if due.done() and due.exception() is not None:
@@ -78,7 +79,8 @@ def _refuse_outdated(runtime: _Runtime, coordinator_id: int) -> None:
 
 
 def _ignore(due: "asyncio.Future[None]") -> None:
-    """Ignore the result and the error of ``due``, because the response goes to the waiting call. If the
-    coordinator moves to another broker, the waiting call fails, too."""
+    """Ignore the result or the error of the operation ``due``, because the waiting call gets its own
+    response. If ``due`` fails because the coordinator moves to another broker, the waiting call also gets an
+    error."""
     if not due.cancelled():
         due.exception()

@@ -41,8 +41,8 @@ class DisklessHandlers:
         topic_name: Callable[[UUID], str | None],
         epochs: KnownEpochs | None = None,
     ) -> None:
-        """``topic_name`` returns the name of a topic of the cluster, or ``None`` when there is no such
-        topic. Requests may not name epochs that are newer than ``epochs``.
+        """``topic_name`` returns the name of a topic of the cluster, or ``None`` when there is no such topic.
+        Requests that name a newer epoch than ``epochs`` are refused.
         """
         self.calls = CALLS
         self._coordinators = coordinators
@@ -67,10 +67,11 @@ class DisklessHandlers:
         return call.answer(self._coordinators, request, context.api_version, waited_ms(context))
 
     async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
-        """A waiting FindBatches gets an early response when its connection sends the next request.
+        """Handle a FindBatches request that may wait.
 
-        Responses are sent in the order of the requests. A reader that sends another request no longer needs
-        the first response. Without this rule, the reader would still have to wait for the first response.
+        The wait ends early when the next FindBatches request for the same coordinator arrives on the
+        connection. On a connection, responses are sent in the order of the requests, so the next response
+        would otherwise be delayed by a response that the reader no longer needs.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})

@@ -16,11 +16,11 @@ from moldau.network.own_serving import CallHandlers, check_cluster_action
 class DisklessCoordinatorKind(HostedKind):
     """The kind of coordinators that assign offsets to diskless partitions.
 
-    When the subsystem of diskless topics has no more work for the coordinators, the subsystem closes them.
+    The subsystem of diskless topics closes the coordinators itself, when it has no more work for them.
     """
 
-    # The start of a node waits until its coordinators are loaded. Otherwise the node would be ready, but
-    # would refuse producers and readers of diskless partitions.
+    # The start of a node waits until its coordinators are loaded. Otherwise the node would report that it is
+    # ready, although it still refuses requests about diskless partitions.
     start_waits = True
 
     def __init__(
@@ -33,7 +33,7 @@ class DisklessCoordinatorKind(HostedKind):
         epochs: KnownEpochs | None = None,
     ) -> None:
         """``topic_name`` returns the name of a topic of the cluster. ``changed`` is called when this broker
-        begins or ends to lead a coordinator. Requests may not name epochs that are newer than ``epochs``."""
+        begins or ends to lead a coordinator. Requests that name a newer epoch than ``epochs`` are refused."""
         super().__init__("coordinators", coordinators.runtime, topic)
         self._authorizer = authorizer
         self._handlers = DisklessHandlers(coordinators, authorizer, topic_name, epochs)
@@ -46,9 +46,8 @@ class DisklessCoordinatorKind(HostedKind):
         self._changed(partition)
 
     def check_lookup(self, context: RequestContext) -> None:
-        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. This gives
-        the client no new information, because the Metadata API also shows the brokers of this topic's
-        partitions.
+        """A client with the right DESCRIBE on the coordinators' topic may also find coordinators. This is
+        safe, because such a client can already see the leaders of the topic's partitions in the Metadata API.
 
         Raises CLUSTER_AUTHORIZATION_FAILED.
         """

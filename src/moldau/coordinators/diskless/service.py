@@ -1,9 +1,9 @@
 """All calls of diskless coordinators, for the coordinator partitions that this node leads.
 
-The first argument of a call names its coordinator (the partition of ``__diskless_metadata``). The assignment
-of user partitions to coordinators is in the metadata, which the caller has. An operation runs before the
-first ``await`` of its call. Therefore calls take effect in their order, and any number of calls may be in
-progress.
+The first argument of a call names its coordinator (the partition of ``__diskless_metadata``). The caller
+finds the coordinator of a user partition in the metadata. The operation of a call runs before the first
+``await`` of the call. Therefore calls take effect in the order in which they are made, even if many calls are
+in progress at the same time.
 """
 
 import asyncio
@@ -107,8 +107,8 @@ class DisklessCoordinator:
         metadata_log = cast(DisklessMetadataLog, log)
 
         def rebuild_soon() -> None:
-            # The reload is postponed to the next iteration of the event loop, because the reader that found
-            # the damage still uses the store.
+            # The reload begins in the next turn, because the code that has found the damage still uses the
+            # store.
             asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
 
         store = DisklessStore(
@@ -177,7 +177,8 @@ class DisklessCoordinator:
         return self._active(coordinator_id).reader
 
     def _written(self, coordinator_id: int) -> LedCoordinator:
-        """The coordinator, if this node leads it. All committed records are then in its tables."""
+        """Return the coordinator, after all its committed records were written to its tables. Raises the
+        errors of :meth:`_active`."""
         led = self._active(coordinator_id)
         led.store.write_all()
         return led
@@ -193,8 +194,8 @@ class DisklessCoordinator:
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` the outcome stays unknown.
         """
-        # This reading lets the deletion clock notice when the wall clock is behind. Otherwise batches with
-        # early times would expire as soon as the wall clock is corrected.
+        # This reading lets the deletion clock detect that the wall clock is behind. Otherwise batches with
+        # too early timestamps would expire as soon as the wall clock is corrected.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call, self._cluster_now_ms)
 
@@ -232,7 +233,7 @@ class DisklessCoordinator:
     async def create_partitions(
         self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
     ) -> list[calls.TopicResult]:
-        """Create at offset 0 the partitions that the metadata image requires and that are missing."""
+        """Create the missing partitions of this coordinator. They begin at offset 0."""
         created: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.create_partitions(topics, token)
         )
@@ -246,7 +247,7 @@ class DisklessCoordinator:
         return deleted
 
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
-        """Move ``wal_start`` by the compare-and-set of consolidation, or only fence older epochs."""
+        """Move ``wal_start`` forward, or only fence older epochs; see :class:`PruneCall`."""
         pruned: calls.PrunedPartition = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.prune(call, token)
         )
@@ -391,10 +392,8 @@ class DisklessCoordinator:
         return reader.oldest_created_ms()
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
-        """Record in the log that these objects will never be committed. This is done before the objects are
-        deleted as orphans.
-
-        A file that was committed at this coordinator is refused, in any state of the file.
+        """Record in the log that these objects will never be committed. The orphan scan calls this method
+        before it deletes the objects. A file that was ever committed here is refused.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
@@ -449,8 +448,8 @@ class DisklessCoordinator:
         """Return files of other owners that have been unused at this coordinator since ``unused_before_ms``.
         The file that has been unused for the longest time is first.
 
-        Usually the owner still has batches in such a file. But an owner may not know the file, because its
-        commit was refused there. Such an owner never hands the file over. If ``describe_files`` at the owner
+        Usually the owner still has batches in such a file. But if the commit of the file was refused at the
+        owner, the owner does not know the file, and never hands it over. If ``describe_files`` at the owner
         does not return the file, the caller closes the file there and calls ``take_over`` at this
         coordinator. Otherwise the file would never be deleted.
         """

@@ -13,8 +13,8 @@ def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> Can
     """Return the offsets, and the last complete generation of each group. Only the data in the group's record
     are included.
 
-    A group that changes to its next generation is only named in ``unwritten``, because its record still
-    contains the earlier generation.
+    If a group is about to change to its next generation, its record still contains the earlier generation.
+    Such a group is listed in ``unwritten``.
     """
     store, by_id = offsets.store, dict(groups)
     return CanonicalState(

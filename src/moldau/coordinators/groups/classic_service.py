@@ -81,8 +81,8 @@ class ClassicGroupService:
                 request.group_id, lambda shard, now_ms, token: shard.classic.sync(token, request, now_ms)
             )
         except KafkaError as error:
-            # When a partition is loaded again, its joining members are lost. Therefore the member must join
-            # again; repeating the sync does not help.
+            # While a partition is loaded, its groups lose their joining members. Therefore the response tells
+            # the member to join again. If the member repeated only the sync, it would fail again.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return SyncGroupResponse(error_code=ErrorCode.rebalance_in_progress if loading else error.code)
         return response

@@ -15,8 +15,8 @@ from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 MEMBERSHIP_PARSED_BYTES: Final = 2 * 1024 * 1024
-"""The memory limit of a request that changes members. Usually such a request has few entries, and each entry
-needs much work."""
+"""The memory limit of a request that changes members. It is low, because such a request usually has few
+entries, and each entry causes much work."""
 
 Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 
@@ -93,7 +93,8 @@ class GroupHandlers:
         }
 
     def _authorized(self, call: Call, operation: AclOperation) -> Handler:
-        """A request about one group, named by ``group_id``."""
+        """Return a handler for requests with a field ``group_id``. It checks the client's right to the group,
+        and then makes ``call``."""
 
         async def handler(context: RequestContext, request: Any) -> Message:
             if not self._authorizer.allows(context, operation, AclResourceType.GROUP, request.group_id):

@@ -66,8 +66,8 @@ class OffsetService:
     async def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: TransactionGuard | None
     ) -> TxnOffsetCommitResponse:
-        """Handle TxnOffsetCommit. Raises errors of the whole request: errors of its producer, its group or
-        the coordinator."""
+        """Handle TxnOffsetCommit. If the whole request is refused, because of its producer, its group or the
+        coordinator, the error is raised."""
         plan = CommitPlan(
             transactional_requests.as_commit(request), transactional_requests.COMMIT_VERSION, self._directory
         )
@@ -166,7 +166,8 @@ class OffsetService:
                 await self._forget_in(partition, is_gone)
 
     async def _forget_in(self, partition: int, is_gone: Callable[[str, int], bool]) -> None:
-        """Remove only some offsets in each iteration of the event loop, because there may be very many."""
+        """Write the tombstones of one partition. In each iteration of the event loop only some offsets are
+        removed, because there may be very many."""
         runtime = self._calls.runtime
         waiting = deque(
             await runtime.read(partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids()))

@@ -44,7 +44,8 @@ class Turn:
     settings: GroupSettings
     now_ms: int
     expiry_now_ms: int
-    """The time that decides whether offsets expire. It is never later than ``now_ms``, and it has no jumps.
+    """The time that decides whether offsets expire. It is never later than ``now_ms``. On a node it comes
+    from the deletion clock, which does not jump forward.
     """
     tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)
@@ -62,8 +63,8 @@ class Turns:
 
     def begin(self, now_ms: int) -> Turn:
         """Make the context of an operation at the present time."""
-        # The deletion clock is read in each operation, so that it notices when the wall clock is behind for
-        # some time. Otherwise entries with early timestamps would expire as soon as the wall clock is
-        # corrected.
+        # The deletion clock is read in each operation, so that it detects if the wall clock is behind for
+        # some time. Otherwise entries that get too early timestamps in this time would expire as soon as the
+        # wall clock is corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

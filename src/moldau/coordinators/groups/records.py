@@ -56,7 +56,8 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
     def batch_size_bytes(self, group_id: str) -> int:
-        """Upper limit for the size of the group's batch. A larger write must be refused."""
+        """Return an upper limit for the size of the batch with this group's record. If it is above the
+        maximum size of a batch, the caller must refuse the change of the group."""
         names = _sizes(group_id, self.protocol_type, self.protocol_name, self.leader)
         return (
             _FIXED_BYTES

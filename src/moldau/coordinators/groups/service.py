@@ -66,8 +66,7 @@ class GroupService:
             codec=ConsumerOffsetsCodec(),
             policy=LogPolicy(
                 compression=settings.offsets_compression,
-                # Each record is one offset or one whole group. Therefore records are independent of each
-                # other.
+                # A record contains one offset or one whole group, so no record depends on other records.
                 skips_broken=True,
                 commit_timeout_ms=settings.offset_commit_timeout_ms,
             ),

@@ -3,7 +3,7 @@
 The state machines are the classic groups and the committed offsets. A request for one of them is passed to it
 directly. This class passes on records and timers, and handles requests about a group as a whole. Every
 operation returns :class:`Effects`: records to write, responses to requests (its own request or waiting
-requests), and timers. Only records change the state that is restored after a restart.
+requests), and timers. The state that is restored after a restart is changed only by records.
 """
 
 from collections.abc import Callable, Iterable
@@ -185,8 +185,9 @@ class GroupShard:
     ) -> Effects[ConsumerOffsetsRecord]:
         """Handle DeleteGroups: delete empty groups with their offsets.
 
-        A call deletes a limited number of offsets. If a group is not in the result, it still exists. The
-        first of these groups may have lost some offsets. The caller must repeat the call for these groups.
+        A call deletes a limited number of offsets. If the limit is reached, the remaining groups are not in
+        the result and still exist, and the first of them may have lost some of its offsets. The caller must
+        call this method again for the remaining groups.
         """
         turn = self._turns.begin(now_ms)
         results: list[DeletableGroupResult] = []

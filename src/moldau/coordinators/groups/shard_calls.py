@@ -22,7 +22,7 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 @dataclass(frozen=True, slots=True)
 class GroupCaller:
-    """The data about the client that sent a request. The body of the request does not contain them."""
+    """Data about the client that sent a request, which are not in the body of the request."""
 
     api_version: int
     client_id: str = ""

@@ -16,8 +16,8 @@ from moldau.protocol.records.transactions import (
 )
 
 FLEXIBLE_VALUE_VERSION: Final = 1
-"""The version of values since transaction.version 1. It has fields for other producer ids and for the
-client's version."""
+"""The version in which values are written from transaction.version 1 on. It has fields for the previous and
+next producer ids, and for the client's transaction version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ class TransactionCompletion:
         return len(self._completing)
 
     def find_prepared(self, partition: int) -> None:
-        """Look for prepared transactions in a partition, after a transaction was prepared or loaded. Their
-        markers are written when the state is committed."""
+        """Search a partition for prepared transactions. Called after the end of a transaction was decided or
+        loaded. The markers are written when the decision is committed."""
         if partition not in self._looking:
             self._looking.add(partition)
             self._run(self._find_prepared(partition))

@@ -1,8 +1,8 @@
 """Decides whether an EndTxn request is allowed, is a repetition, or comes from a fenced producer. Pure.
 
 Before version 2 a producer keeps its epoch, so a repeated request looks like the first request. From version
-2 on the epoch grows by one when the end is decided. A repeated request therefore differs from the end of the
-next transaction (KIP-890).
+2 on the epoch grows by one when the end is decided. Therefore a repeated request can be distinguished from a
+request to end the next transaction (KIP-890).
 """
 
 from typing import Final, NamedTuple
@@ -76,8 +76,8 @@ def _check_bumping(found: Transaction, request: Ending) -> bool:
                 return _repeats(found, request.committed)
     if request.committed:
         raise KafkaError(ErrorCode.invalid_txn_state)
-    # Even an abort without an open transaction increases the epoch. Batches of a produce request that has
-    # failed may still arrive later, and are then fenced.
+    # An abort is carried out even without an open transaction, because it increases the epoch. If batches of
+    # a failed produce request arrive later, they are then fenced.
     return False
 
 

@@ -17,8 +17,8 @@ class TransactionCoordinators(HostedKind):
     def __init__(self, context: KindContext, ports: TransactionPorts) -> None:
         machine = context.machine
         self.service = TransactionService(
-            # The deletion clock is used for timeouts and expiry. If the wall clock were used, a jump of the
-            # clock could abort transactions or expire ids.
+            # The deletion clock is used for timeouts and expiry. With the wall clock, a forward jump of the
+            # clock could abort transactions or let ids expire.
             machine.deletion_clock,
             transaction_settings(context.config),
             ports,

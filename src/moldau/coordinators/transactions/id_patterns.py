@@ -1,9 +1,9 @@
 r"""Patterns of transactional ids (ListTransactions 2), matched in limited time. Pure.
 
 Kafka's brokers use RE2's syntax. Python's regular expressions may try very many combinations (backtracking),
-so one pattern could block a broker. This module reads the usual part of the syntax, and makes an automaton
-without backtracking (Glushkov's construction). Each use of a character in the pattern is a *position*, and
-the state of a match is the set of positions that have matched the last character.
+so one pattern could block a broker. This module supports the common part of RE2's syntax. It makes an
+automaton that matches without backtracking (Glushkov's construction). Each use of a character in the pattern
+is a *position*, and the state of a match is the set of positions that have matched the last character.
 
 The supported syntax is: literal characters, ``.``, classes (``[a-z]``, ``[^,]``, ``\d``, ``\w``, ``\s`` and
 their negations), groups, alternatives, ``*``, ``+``, ``?``, ``{2,5}``, and ``^`` and ``$`` at the ends of the
@@ -24,7 +24,7 @@ DEPTH_MAX: Final = 50
 REPETITIONS_MAX: Final = 1_000
 """RE2's maximum of a count in ``{2,5}``."""
 _CACHED_MAX: Final = 10_000
-"""Number of transitions that an automaton keeps."""
+"""Maximum number of computed transitions that an automaton caches."""
 
 _Characters = Callable[[str], bool]
 
@@ -108,7 +108,7 @@ class _Automaton:
         transitions: dict[tuple[int, str], int] = {}
 
         def hit(possible: int, char: str) -> int:
-            """The positions of ``possible`` that match a character."""
+            """Return those positions in the bit set ``possible`` that match ``char``."""
             found = accepting.get(char)
             if found is None:
                 if len(accepting) > _CACHED_MAX:

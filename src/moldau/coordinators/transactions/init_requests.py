@@ -1,5 +1,5 @@
-"""Decides whether the producer of an InitProducerId request gets an id and an epoch, and which id and epoch
-it gets. Pure.
+"""Decides on InitProducerId requests: whether the producer is accepted, and which producer id and epoch it
+gets. Pure.
 
 A producer that sends its producer id and epoch may request a new epoch (KIP-360). If the response is lost, it
 repeats the request and gets the same epoch again. A producer that sends no id fences every earlier producer.
@@ -37,8 +37,8 @@ def next_identity(found: Transaction, request: Initialization) -> tuple[Producer
     """Return the producer's next id and epoch, and the epoch before the increase. The epoch before the
     increase is -1 if the producer did not request the increase itself.
 
-    A repeated request gets the current id and epoch again. If all epochs of the id that clients may get are
-    used, ``None`` is returned instead of the id and epoch. The producer then continues with a new id.
+    A repeated request gets the current id and epoch again. If the id has no more epochs for clients, the
+    first value is ``None``, and the caller gives the producer a new id.
     """
     expected = request.expected
     is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH
@@ -64,7 +64,7 @@ def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
         expected.producer_id in (found.producer_id, found.previous_producer_id)
         and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
     )
-    # If a transaction has begun with the new epoch, the producer got the response, so this request is not a
-    # repetition.
+    # A transaction that is open with the new epoch shows that the producer has got the earlier response. In
+    # this case the request is not a repetition.
     if not repeats or found.state is TransactionPhase.ONGOING:
         raise KafkaError(ErrorCode.producer_fenced)

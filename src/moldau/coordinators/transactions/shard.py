@@ -1,9 +1,9 @@
 """The transactional ids of one partition of ``__transaction_state``: a shard. Pure.
 
 Every operation reads the state. An operation raises :class:`KafkaError`, or returns :class:`Effects` with one
-record: the new state of one id. Clients learn of some decisions only later. For example, the response is
-CONCURRENT_TRANSACTIONS while a producer is fenced. These decisions are also written as records, so that they
-survive a restart.
+record: the new state of one id. Some responses do not contain the decision. For example, InitProducerId gets
+CONCURRENT_TRANSACTIONS while an old transaction is being aborted. But such a decision, too, is written as a
+record before the response, so that it survives a restart.
 
 Clauses: KIP-98 (states, fencing), KIP-360 (a producer requests a higher epoch), KIP-890 (version 2: each end
 increases the epoch, and brokers add the partitions to which they append).
@@ -104,7 +104,8 @@ class TransactionShard:
         self._prepared: dict[str, int] = {}
         """The offsets of the records that prepared transactions."""
         self._unreadable: set[str] = set()
-        """Ids whose newest record could not be read. Their transactions may be decided."""
+        """Ids whose newest record could not be read. The record may have contained the decision to commit or
+        abort a transaction."""
         self._checks_timeouts = False
 
     # replay
@@ -225,8 +226,9 @@ class TransactionShard:
         """Return the ongoing transaction in the state "prepare abort", with the next epoch. This epoch fences
         the producer."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
-        # The producer did not request this higher epoch. If it sends InitProducerId with its old epoch, the
-        # request is not a repetition, and the producer must be fenced.
+        # The fenced producer did not request this higher epoch. The old epoch is not stored as
+        # ``last_producer_epoch``. So an InitProducerId with the old epoch does not count as a repetition, and
+        # the producer is fenced.
         return replace(fenced, last_producer_epoch=NO_EPOCH)
 
     # partitions
@@ -310,8 +312,8 @@ class TransactionShard:
             raise KafkaError(ErrorCode.producer_fenced)
         if check_end(found, request):
             if found.identity.is_for_fencing:
-                # The coordinator aborted the transaction with the last possible epoch, which no client may
-                # use. Therefore the producer gets a new id.
+                # The current epoch is the last possible epoch, because the coordinator has aborted the
+                # transaction with it. No client may use this epoch, so the producer gets a new id.
                 if new_id is None:
                     raise NewProducerIdNeededError
                 found = found.rotated(new_id, now_ms)

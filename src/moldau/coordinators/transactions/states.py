@@ -28,7 +28,7 @@ class TransactionPhase(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether markers must be written."""
+        """Whether the end of the transaction is decided and its markers must be written."""
         return self in PREPARED
 
 

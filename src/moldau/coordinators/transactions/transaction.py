@@ -47,9 +47,9 @@ class EndedTransaction(NamedTuple):
 class Transaction:
     """The state of one transactional id.
 
-    ``last_producer_epoch`` is the epoch before the last increase that the producer requested. This epoch is
-    not written to the log. A producer that retries after the coordinator has moved is therefore fenced, as in
-    Kafka.
+    ``last_producer_epoch`` is the epoch before the last increase that the producer requested. This value is
+    not written to the log, so a new coordinator does not have it. If a producer repeats its request at a new
+    coordinator, it is therefore fenced, as in Kafka.
     """
 
     producer_id: int
@@ -92,8 +92,8 @@ class Transaction:
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether this producer already uses the next id. It must wait until the end of the transaction is
-        complete."""
+        """Whether ``producer`` already has the next producer id of this transactional id. It must wait until
+        the end of the current transaction is complete."""
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(
@@ -137,8 +137,8 @@ class Transaction:
         client_version: int,
         next_producer_id: int = NO_PRODUCER_ID,
     ) -> "Transaction":
-        """The state after the end is decided. With ``bumps`` the markers have the next epoch, which fences
-        older batches."""
+        """The state after the end is decided. With ``bumps`` the producer epoch is increased, and the markers
+        have the new epoch. Late batches with the old epoch are then fenced."""
         return self._moved(
             TransactionPhase.PREPARE_COMMIT if commits else TransactionPhase.PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX) if bumps else self.producer_epoch,

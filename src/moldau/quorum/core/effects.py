@@ -4,8 +4,9 @@ The driver's contract
 =====================
 1. **In order.** The effects of a step are carried out in the given order, one event at a time. All of them
    are carried out before the next event is passed to the core.
-2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. The node
-   must not send a vote, or the announcement that it leads, while a crash could still undo it.
+2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. Before
+   that, a crash could undo the change of the state. So the node must not send its vote, or the message that
+   it leads, before the state is durable.
 3. **The results of the log come first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
    :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once. The
    bytes are written, not synced. Then their :class:`~moldau.quorum.core.events.LogAppended` or
@@ -59,8 +60,9 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithRecords:
-    """Answer a fetch with whole batches, beginning at ``offset``. There is at least one batch. Further
-    batches are limited by ``max_bytes``."""
+    """Answer a fetch with whole batches, beginning at ``offset``. The answer has at least one batch, even if
+    this batch is larger than ``max_bytes``. Further batches are added while the answer stays below
+    ``max_bytes``."""
 
     request_id: int
     response: FetchResponse
@@ -70,7 +72,7 @@ class ReplyWithRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithSnapshot:
-    """Answer with a part of a snapshot. It begins at the position in the response."""
+    """Answer with a part of a snapshot. The part begins at the ``position`` of the response."""
 
     request_id: int
     response: FetchSnapshotResponse
@@ -148,8 +150,8 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads. Its state machine may decide after it has applied all records below
-    ``epoch_start_offset``."""
+    """This node is now the leader. Its state machine must apply all records below ``epoch_start_offset``
+    before it makes decisions."""
 
     epoch: int
     epoch_start_offset: int

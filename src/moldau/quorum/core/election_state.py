@@ -1,4 +1,4 @@
-"""A replica's durable election state, and the count of votes in an election."""
+"""The durable election state of a replica, and the object that counts the votes of an election."""
 
 from dataclasses import dataclass, field
 

@@ -21,10 +21,11 @@ class LogView(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Find ``epoch``, or the next lower known epoch. Returns that epoch and its end offset.
+        """Find ``epoch``, or the next lower known epoch. Returns the epoch that was found, and its end
+        offset.
 
-        If ``epoch`` is below all known epochs, the result is the log start offset. The epoch of this result
-        is the epoch of the snapshot at that offset, or 0.
+        If ``epoch`` is below all known epochs, the result is the log start offset. The epoch in the result is
+        then the epoch of the snapshot that ends at the log start offset, or 0 without such a snapshot.
         """
         ...
 

@@ -14,8 +14,9 @@ from moldau.runtime import ErrorCode
 Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
-"""The value that means that a new high watermark must not wake a follower's fetch. It is used for fetches of
-versions below 18, because they have no field for the high watermark."""
+"""A value for the high watermark in a fetch. With this value, the leader does not answer a waiting fetch only
+because its high watermark has advanced. Fetches of versions below 18 get this value, because they have no
+field for the high watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,8 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The sender has resigned. The receivers start an election in the order of this list."""
+    """The sender has resigned. The first voter in ``preferred_successors`` starts an election at once, and
+    the later voters wait longer."""
 
     leader_id: int
     epoch: int
@@ -51,8 +53,8 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Requests records, beginning at ``log_end``. ``log_end`` also acknowledges the records that are durable
-    on the replica."""
+    """Requests records, beginning at ``log_end``. With ``log_end``, a voter also acknowledges that all
+    records before this offset are durable on its disk."""
 
     replica: ReplicaKey
     epoch: int

@@ -100,7 +100,7 @@ class RaftCore:
         self._effects: list[Effect] = []
         self._desk = RequestDesk(self)
 
-    # State that other objects read
+    # The state that the roles and the driver read
 
     @property
     def is_voter(self) -> bool:
@@ -110,10 +110,10 @@ class RaftCore:
     def may_stand(self) -> bool:
         """Whether this replica may be a candidate.
 
-        A record may remove this replica from the voters. Until that record is known to be committed, the
-        replica may still be a candidate. This is needed if only this replica has the record, because the
-        other voters can then elect no other replica. The replica does not count its own vote in this case
-        (Raft dissertation §4.2.2).
+        A record may remove this replica from the voters. Until this replica knows that the record is
+        committed, it may still be a candidate. This rule is needed if no other replica has the record yet:
+        this replica then has the longest log, and a voter does not vote for a candidate with a shorter log.
+        The replica does not count its own vote in this case (Raft dissertation §4.2.2).
         """
         logged = self.log.voters
         if self.is_voter or logged is None or logged.previous is None:
@@ -122,8 +122,8 @@ class RaftCore:
 
     @property
     def is_static(self) -> bool:
-        """Whether the voters are static. All nodes are then configured with the same voters. Then only voters
-        may send certain requests, for example vote requests."""
+        """Whether the voters are static. In this case, all nodes are configured with the same voters, and
+        certain requests (for example vote requests) are refused if their sender is not a voter."""
         return self.log.voters is None and len(self.static_voters) > 0
 
     @property
@@ -168,8 +168,8 @@ class RaftCore:
             self._set_election(ElectionState(epoch=log_epoch))
         election = self.election
         if self.is_voter and self.voters.majority == 1:
-            # The replica begins a new epoch immediately. The leader of the last epoch is left out here, so
-            # that listeners get no event about the loss of this leader.
+            # The replica begins a new epoch immediately. The state here does not name the leader of the last
+            # epoch. Therefore listeners get no event about the loss of that leader.
             self.election = ElectionState(epoch=election.epoch, voted=election.voted)
             self.role = Unattached(self, now_ms)
         elif election.leader_id == self.local.id:
@@ -255,8 +255,8 @@ class RaftCore:
             self.emit(CommitAdvanced(offset))
 
     def truncate_to_divergence(self, theirs: OffsetAndEpoch) -> bool:
-        """Truncate the log to the longest part that can agree with the leader's log. Returns whether the log
-        was truncated.
+        """Remove the records of this log that cannot be in the leader's log, according to ``theirs``. Returns
+        whether any records were removed.
 
         ``theirs`` is an epoch of the leader with its end in the leader's log. It is the last epoch of this
         log, or the next lower epoch that the leader has.
@@ -309,11 +309,11 @@ class RaftCore:
             self.emit(LeaderLost(epoch))
 
     def become_observer(self) -> None:
-        """Become an observer of this epoch after a resignation. The replica has voted for itself in this
-        epoch.
+        """Become an observer of the current epoch, after this replica was the leader of this epoch and has
+        resigned. The election state shows that the replica has voted for itself in this epoch.
 
-        The replica must not enter a newer epoch than the voters have, because it would then ignore their
-        leader.
+        The replica does not enter a newer epoch here. The voters would not have this epoch yet, so the
+        replica would ignore the leader that they elect.
         """
         self._set_election(ElectionState(epoch=self.epoch, voted=self.local))
         self._enter(Voted(self, self._election_deadline_ms()))
@@ -336,7 +336,8 @@ class RaftCore:
         self._enter(Prospective(self, self._election_deadline_ms()))
 
     def return_from_pre_vote(self) -> None:
-        """End a lost pre-vote. If the leader is known, follow it again. Otherwise wait (KIP-996)."""
+        """Leave the prospective role after a lost pre-vote. If the leader of the epoch is known, this replica
+        follows it again. Otherwise the replica waits for an election (KIP-996)."""
         election = self.election
         if election.leader_id is not None:
             self.become_follower(election.epoch, election.leader_id)
@@ -381,8 +382,8 @@ class RaftCore:
         if election != self.election:
             self.election = election
             # All writes of the state in one step are combined into one write. This write contains the last
-            # state of the step, and is at the position of the first of the combined writes. The effects after
-            # this position may need the newer state.
+            # state of the step, and is at the position of the first of the combined writes. An effect after
+            # this position may need the state of the last write.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 EPOCH_STEP_MAX: Final = 10_000
 """Maximum number of epochs by which the epoch in a request may be newer than this replica's epoch. Without a
-limit, one request with the highest possible epoch would make every later election impossible. A voter that
-has missed more elections learns the epoch from the answers to its own requests."""
+limit, one request with the highest possible epoch would make every later election impossible, because each
+election needs a higher epoch. If a voter has missed more elections than this limit, it learns the current
+epoch from the answers to its own requests."""
 
 
 class RequestDesk:
@@ -130,8 +131,9 @@ class RequestDesk:
         return ErrorCode.none
 
     def _leaders_only(self, leader_id: int, epoch: int) -> ErrorCode:
-        """Check a request that only the leader of an epoch sends. An epoch has one leader, so a request of
-        another leader is wrong. Such a request must not end this node."""
+        """Check a request that only the leader of an epoch sends. An epoch has only one leader. If the
+        request names another leader than this replica knows, the request is wrong and gets an error code. It
+        must not raise an exception, because an exception would end this node."""
         error, known = self._voters_only(leader_id, epoch), self._core.election.leader_id
         if error is ErrorCode.none and epoch == self._core.epoch and known not in (None, leader_id):
             return ErrorCode.invalid_request

@@ -51,6 +51,6 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
 the role to unattached in that epoch."""
 
 OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
-"""Roles of a replica that is not a voter. The replica waits for a leader or follows a leader. A voter with an
-older set of voters may request the replica's vote (KIP-853). A leader that is removed from the voters
-resigns."""
+"""The roles that a replica can have when it is not a voter. Usually it is unattached or a follower. It can be
+in the voted role, because a voter with an older set of voters can request its vote (KIP-853). It can be
+resigned, because a leader that is removed from the voters resigns."""

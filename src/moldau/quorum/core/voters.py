@@ -24,8 +24,8 @@ class ReplicaKey:
     directory_id: uuid.UUID = NO_DIRECTORY
 
     def is_same_replica(self, other: "ReplicaKey") -> bool:
-        """Whether the ids are equal and the directories do not differ. The zero UUID is equal to any
-        directory."""
+        """Whether the node ids are equal and the directory ids match. The zero UUID matches every directory
+        id."""
         if self.id != other.id:
             return False
         either_unknown = NO_DIRECTORY in (self.directory_id, other.directory_id)
@@ -166,7 +166,8 @@ class LoggedVoters:
 
     voters: VoterSet
     offset: int
-    """Offset of the record. If the voters come from a snapshot, this is the end of the snapshot minus one."""
+    """Offset of the record. If the voters come from a snapshot, this is the end offset of the snapshot minus
+    one."""
     kraft_version: int = 1
     previous: VoterSet | None = None
     """The set of voters before this record, if the log still contains it."""

@@ -34,7 +34,8 @@ def answer_vote(core: "RaftCore", request: VoteRequest, error: ErrorCode) -> Vot
 
 
 def is_meant_for(voter: ReplicaKey | None, local: ReplicaKey) -> bool:
-    """Whether a request is for this replica. Requests of old versions do not name the replica."""
+    """Whether a vote request is for this replica. Requests of old versions do not name a replica, and they
+    count as requests for this replica."""
     return voter is None or voter.is_same_replica(local)
 
 

@@ -11,7 +11,8 @@ from moldau.quorum.core import events as ev
 class EventQueue:
     """Owns the events of one driver, in order, and the driver's tasks.
 
-    ``on_failure`` is called when background work raises an exception, because that work is then not complete.
+    ``on_failure`` is called with the exception when background work raises an exception. The replica must
+    then stop, because this work is incomplete.
     """
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:

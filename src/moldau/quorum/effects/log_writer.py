@@ -23,7 +23,8 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 RECORDS_A_TURN: Final = 1_000
-"""Maximum number of records in a batch that is built on the event loop. This takes about 3 ms."""
+"""Maximum number of records in a batch that is built on the event loop. To build a batch of this size takes
+about 3 ms. Larger batches are built on a worker thread."""
 
 
 def not_controller() -> KafkaError:

@@ -62,7 +62,8 @@ def sender_of(message: WireRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestCodec:
-    """Converts messages of one replicated partition. It has the names of the partition for the messages."""
+    """Converts messages of one replicated partition. It adds the topic name, the topic id and the partition
+    number to the messages."""
 
     cluster_id: str | None = None
     topic: str = CLUSTER_METADATA_TOPIC
@@ -73,7 +74,7 @@ class RequestCodec:
 
     def to_request(self, request: core.Request, own: Voter | None = None) -> WireRequest:
         """Convert the core's request to Kafka's message. ``own`` is the voter entry of this node. It is
-        needed because a leader announces its address."""
+        needed for requests in which a leader sends its own address."""
         match request:
             case core.VoteRequest():
                 return self._vote_request(request)

@@ -1,5 +1,5 @@
-"""A kind of coordinator in a broker. The entry creates the kind's topic, checks whether a client may find a
-coordinator, and has the kind's APIs."""
+"""A kind of coordinator in a broker. Its entry names the kind's topic, has the access check for clients that
+look up a coordinator, and has the handlers of the kind's APIs."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from moldau.replication.classic_partition import ClassicPartition
 
 
 class Leaders(Protocol):
-    """The coordinators of one kind. If this broker leads a partition of the kind's topic, it has a
-    coordinator for this partition.
+    """The coordinators of one kind on this broker. If this broker leads a partition of the kind's topic, it
+    has a coordinator for this partition.
 
-    Each term of leadership begins once and ends once. Late changes are filtered out before these calls
-    (``coordinators/terms.py``).
+    The methods are called once at the begin and once at the end of each term of leadership. The caller
+    ignores changes of leadership that arrive too late (``coordinators/terms.py``).
     """
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
@@ -32,7 +32,8 @@ class Leaders(Protocol):
 
 
 def everybody(context: RequestContext) -> None:
-    """The access check of a kind of coordinators that every principal may look up."""
+    """The access check for kinds whose coordinators every principal is allowed to look up. It refuses no
+    request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,8 @@ class KeyLookup:
     """Returns the number of the partition to which a key belongs. The second argument is the number of
     partitions. Raises INVALID_REQUEST if the key is not valid."""
     check: Callable[[RequestContext], None] = everybody
-    """Raises an authorization error if a principal may not find the coordinators."""
+    """Raises an authorization error if the principal of the request is not allowed to look up the
+    coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

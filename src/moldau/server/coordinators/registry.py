@@ -31,8 +31,8 @@ class CoordinatorRegistry:
         self._entries[entry.topic.name] = entry
 
     def runtimes(self) -> list[CoordinatorRuntime[Any, Any]]:
-        """Return the runtimes of the kinds whose coordinators have shards, in the order of their
-        contribution."""
+        """Return the runtimes of the kinds whose coordinators have shards, in the order in which the kinds
+        were added."""
         return [entry.runtime for entry in self._entries.values() if entry.runtime is not None]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:

@@ -1,2 +1,2 @@
-"""Request handlers. There is a package for each API family. The package offers handlers to the dispatcher,
-and depends only on the parts of the node that it needs."""
+"""Request handlers. There is a package or a module for each API family. It has the handlers that the
+dispatcher calls. A handler gets only the parts of the node that it needs."""

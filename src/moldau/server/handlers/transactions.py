@@ -1,4 +1,5 @@
-"""The APIs of transaction coordinators. A handler authorises a request, and then the service decides."""
+"""The APIs of transaction coordinators. A handler checks the rights of the client. Then the
+:class:`TransactionService` decides on the request."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -56,7 +57,8 @@ MATCHED_A_TURN: Final = 10_000
 """Number of characters of ids that are compared with a pattern in one turn of the event loop."""
 
 BATCHED_VERSION: Final = 4
-"""From this version on AddPartitionsToTxn comes from brokers, for several transactions (KIP-890)."""
+"""From this version on, only brokers send AddPartitionsToTxn, and a request can contain several transactions
+(KIP-890)."""
 BUMPING_VERSION: Final = 5
 """From this version on EndTxn returns the next epoch (KIP-890)."""
 
@@ -171,8 +173,8 @@ class TransactionHandlers:
     def _refused(
         self, topics: Iterable[AddPartitionsToTxnTopic], context: RequestContext | None = None
     ) -> Results:
-        """Return the partitions that cannot join a transaction, or that the client of ``context`` may not
-        write.
+        """Return the partitions that cannot join a transaction, each with its error. If ``context`` is given,
+        partitions to which its client is not allowed to write are refused, too.
 
         Rights and topics are looked up once for each topic, because a request may have thousands of
         partitions of one topic.

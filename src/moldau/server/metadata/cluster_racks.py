@@ -74,8 +74,8 @@ class ClusterRacks:
         return known[client_id]
 
     def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
-        """Return the broker to which a consumer of another rack is redirected (KIP-392). It is -1 when this
-        broker serves the consumer."""
+        """Return the broker to which this broker redirects a consumer in ``client_rack`` (KIP-392): the
+        gateway of that rack. The result is -1 if this broker serves the consumer itself."""
         if client_rack == self.own_rack:
             return -1
         owner = topic.partitions[index].owner
@@ -90,11 +90,11 @@ class ClusterRacks:
         return rack is not None and any(each != self._local_id for each in self._live.get(rack, ()))
 
     def reader_of(self, object_key: str, writer_id: int) -> int | None:
-        """Return the broker of this rack that reads an object from the store for the whole rack.
+        """Return the broker that reads an object from the store for all brokers of this broker's rack.
 
-        If the object's writer is in this rack, the result is the writer, because it has the object in memory.
-        The result is None when this broker is alone in its rack or has no rack. This broker then reads the
-        object itself.
+        If the broker that wrote the object is in this rack, it is the result, because it has the object in
+        memory. The result is None when this broker is alone in its rack or has no rack. This broker then
+        reads the object itself.
         """
         if not self.has_peers:
             return None

@@ -46,12 +46,11 @@ class ClusterView:
         return self._image()
 
     def controller_for_clients(self) -> int:
-        """Return the broker that clients use as the controller. Clients never connect to the controller
-        itself.
+        """Return the broker that clients use as the controller. The result is this broker.
 
-        This broker forwards requests for the controller to the active controller, so the result is this
-        broker. Kafka's brokers also name a live broker. The result is -1 while this broker is not alive in
-        the metadata.
+        Clients cannot connect to the active controller, so this broker forwards their requests to it.
+        (Kafka's brokers, too, name a live broker and not the controller.) The result is -1 while this broker
+        is not alive in the metadata.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 
@@ -87,7 +86,7 @@ class ClusterView:
 
     def leader_epoch(self, topic_id: UUID, partition: int) -> int:
         """The leader epoch of a partition. If the partition is unknown, the result is the highest possible
-        epoch."""
+        epoch, so that every epoch of a request counts as older."""
         found = self.image.topics.partition(topic_id, partition)
         return LEADER_EPOCH_MAX if found is None else found.leader_epoch
 
@@ -102,7 +101,8 @@ class ClusterView:
     def offline_replicas(self, partition: PartitionRegistration, alive: Container[int]) -> list[int]:
         """Return replicas whose brokers are not ``alive``, or whose log directories have failed (KIP-858)."""
         if partition.has_leader and len(partition.isr) == len(partition.replicas):
-            # A replica leaves the in-sync set when its directory fails.
+            # All replicas are in sync, so none of them is in a failed directory: a replica leaves the in-sync
+            # set when its directory fails.
             return [replica for replica in partition.replicas if replica not in alive]
         brokers = self.image.brokers
         return [

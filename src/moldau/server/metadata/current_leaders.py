@@ -13,7 +13,8 @@ PRODUCE_VERSION: Final = 10
 FETCH_VERSION: Final = 16
 """First version of Fetch whose responses have the addresses of leaders."""
 NAMING_ERRORS: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
-"""Errors of a client that does not know the current leader, or the leader's current epoch."""
+"""The errors after which a response names the leader. They show that the client does not know the current
+leader or its epoch."""
 
 
 class CurrentLeader(NamedTuple):
@@ -33,8 +34,8 @@ class CurrentLeaders:
         """Return the leader of a partition. The topic is found by its id if the request has an id.
 
         The result is ``None`` if the partition is unknown or has no leader, or if clients of the listener
-        cannot reach the leader. It is also ``None`` for kinds of topics whose clients get a leader by their
-        rack, because any broker serves these clients.
+        cannot reach the leader. It is also ``None`` for kinds of topics whose clients are assigned a leader
+        by their rack, because every broker can serve these clients.
         """
         topics = self._view.image.topics
         known = topics.get(topic) if topic_id == ZERO_UUID else topics.get_by_id(topic_id)

@@ -1,10 +1,10 @@
 """Looks for evidence, outside the metadata log, that this log has lost records at its end.
 
-The log's end is recorded twice: in the file ``durable-offset`` next to the log, and in the checkpoints of the
-log folders. When one of the two records is missing, the partitions' folders are checked. A partition's topic
-and leader epoch were committed to the metadata before its folder contained them. Therefore the metadata log
-must contain them, too. The check is valid only for a single voter, because other nodes may receive metadata
-after the start.
+The end offset of the metadata log is also stored in two other places: in the file ``durable-offset`` in the
+folder of the log, and in the checkpoints of the log folders. When one of these two values is missing, the
+partitions' folders are checked. A partition's topic and leader epoch were committed to the metadata before
+its folder contained them. Therefore the metadata log must contain them, too. The check is valid only for a
+single voter. Any other node may still receive missing metadata from the leader after its start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,8 @@ _ADVICE = (
 def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> None:
     """Raise :class:`DamagedLogError` when a partition's folder is newer than the metadata log in ``folder``.
 
-    Does nothing if both records of the log's end exist. The call blocks and changes nothing.
+    Does nothing if both stored values of the log's end exist. The function blocks its thread, and changes
+    nothing.
     """
     missing = _missing_evidence(disk, folder, logs)
     if missing is None:
@@ -54,7 +55,7 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
     try:
         found = _replay(disk, folder)
     except (KafkaError, MetadataError, ProtocolError):
-        return  # The start of the node will find the same damage. Its error then names the damaged place.
+        return  # A later step of the start finds the same damage, and names its place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # Another check, which compares the end of the log, refuses this log.
     # The folders are checked in a fixed order, so that each start names the same folder in the error.
@@ -84,9 +85,10 @@ def check_broker_epochs_are_known(folder: str, end_offset: int, logs: LogManager
 def check_epochs_are_known(folder: str, image: MetadataImage, logs: LogManager) -> None:
     """Raise :class:`DamagedLogError` when a log has a newer leader epoch than the metadata of a single voter.
 
-    ``image`` contains all records of the log in ``folder``, but no election of this start yet. Unlike
-    :func:`check_partitions_are_known` this check needs no second replay, so every start does it. The check
-    detects a metadata log that was restored together with both records of its end.
+    ``image`` contains all records of the log in ``folder``, but no election of this start yet. This check
+    needs no additional replay of the log, unlike :func:`check_partitions_are_known`, so it runs at every
+    start. It can also detect an old copy of the metadata log if both stored values of the log's end were
+    restored with it.
     """
     for log in sorted(logs, key=lambda log: log.directory):
         topic = None if log.topic_id is None else image.topics.get_by_id(log.topic_id)
@@ -124,8 +126,8 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
 
 def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
     partition = log.topic_partition.partition
-    # In the folders of some kinds, and in coordinators' logs with snapshots, the epochs are not leader epochs
-    # of the metadata.
+    # In the logs of some kinds of topics, and in coordinators' logs with snapshots, the epochs are not the
+    # leader epochs of the metadata. These logs are not checked.
     has_cluster_epochs = kind_of(topic).has_cluster_epochs and topic.name not in SNAPSHOT_TOPICS
     if not has_cluster_epochs or partition >= len(topic.partitions):
         return None

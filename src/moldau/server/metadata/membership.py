@@ -10,10 +10,11 @@ from moldau.records.control import VoterEndpoint
 
 
 def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
-    """``directory_id`` is the id of the folder that contains the metadata log.
+    """Return this node's role in the quorum.
 
-    A node that is not a controller cannot become a voter. A controller whose listener has no fixed port
-    cannot become a voter, either.
+    ``directory_id`` is the id of the folder that contains the metadata log. The result has no own entry if
+    the node is not a controller, or if the controller's listener has no fixed port, because such a node
+    cannot become a voter.
     """
     if not config.is_controller:
         return Membership()

@@ -72,7 +72,8 @@ class MetadataNode:
         features: FeatureRanges = settings.SUPPORTED_FEATURES,
     ) -> None:
         """Open the log. ``logs`` manages the folder that contains the log, and is open. ``listeners`` are
-        this node's listeners. If the cluster has a feature level above ``features``, the node stops.
+        this node's listeners. If the cluster has a feature level that ``features`` do not contain, the node
+        stops.
 
         Raises ``FormatError`` for a folder that is not formatted. Also raises ``DamagedLogError`` and
         ``QuorumStateError``.
@@ -168,8 +169,8 @@ class MetadataNode:
         end_offset = self._stored.end_offset
         await self.driver.start()
         if is_single_voter(self._config):
-            # Possibly the records are never applied, because the quorum fails or because a record cannot be
-            # applied. Then another part of the node stops the node, and this method ends after a time-out.
+            # If the quorum fails, or if a record cannot be applied, this wait would never end. It therefore
+            # has a time-out. In both cases another part of the node stops the node.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)
@@ -207,7 +208,7 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
         )
     if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
         # Formatting writes a snapshot, so a folder without a snapshot has lost files. A voter that has lost
-        # its log and its vote could undo committed records.
+        # its log and its vote could vote for a candidate without all committed records.
         raise DamagedLogError(
             f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
             " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
@@ -250,8 +251,8 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
 
 
 def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *, is_only_voter: bool) -> None:
-    """Report missing files of a log that has records. If there are several voters and the vote file is
-    missing, the node does not start."""
+    """If the log has records but other files in its folder are missing, report the missing files. If the file
+    with the vote (``quorum-state``) is missing and there are several voters, raise ``DamagedLogError``."""
     if not log.end_offset:
         return
     if not disk.exists(f"{folder}/{QUORUM_STATE}"):
@@ -273,10 +274,10 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
 
 
 def _check_vote(disk: Disk, folder: str) -> None:
-    """Raise ``DamagedLogError`` when the node has voted but its log is missing.
+    """Raise ``DamagedLogError`` when the node has taken part in the quorum but its log is missing.
 
-    The log is created before the first vote. Its segments may be missing only when a snapshot replaces the
-    whole log.
+    A node creates its log before it first votes. Later, the log can be without a segment only if a snapshot
+    has replaced the whole log.
     """
     names = disk.list(folder)
     is_replaced = any(found.offset for name in names if (found := snapshot_of(name)) is not None)

@@ -37,8 +37,7 @@ _API_KEYS: Final[dict[type, ApiKey]] = {
 
 
 RECONNECT_LIMITS: Final = ClientLimits(reconnect_backoff_ms=20, reconnect_backoff_max_ms=100)
-"""The backoff of connections to controllers. A longer backoff, for example a second, would delay elections by
-this time."""
+"""The backoff of connections to controllers. With a longer backoff, elections would take longer."""
 
 
 class QuorumPeers:

@@ -18,8 +18,8 @@ class EffectiveConfigs:
     """Computes effective configurations.
 
     Topics with the same overrides share a configuration, which is cached until this broker's own
-    configuration changes. Without the cache, a change of a thousand topics would compute each topic's
-    configuration on the event loop.
+    configuration changes. Without the cache, a change of a thousand topics would block the event loop,
+    because each topic's configuration would be computed separately.
     """
 
     def __init__(self, static: BrokerConfig, node_id: int, image: Callable[[], MetadataImage]) -> None:
@@ -36,8 +36,8 @@ class EffectiveConfigs:
 
     @property
     def broker(self) -> BrokerConfig:
-        """The configuration of this broker. It has the values of the broker's configuration file, and the
-        cluster's dynamic configs replace some of them."""
+        """The effective configuration of this broker: the values of its configuration file, some of which are
+        replaced by dynamic configs of the cluster."""
         self._refresh()
         return self._broker
 
@@ -78,8 +78,8 @@ class EffectiveConfigs:
         self._complain("this broker", self._broker.unusable)
 
     def _complain(self, what: str, unusable: Mapping[str, str]) -> None:
-        """A value in the cluster's metadata cannot be used, so the default of its key applies. Log this only
-        once."""
+        """Log that values in the cluster's metadata cannot be used, so that the defaults of their keys apply.
+        The same problem is logged only once."""
         for reason in unusable.values():
             if reason not in self._complaints:
                 self._complaints.add(reason)

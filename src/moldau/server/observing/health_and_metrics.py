@@ -105,6 +105,7 @@ def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthC
 
 
 def quorum_notice(metadata: MetadataView) -> str | None:
-    """Problems of the quorum's other nodes, or of their settings."""
+    """Return the problems that this node has with other nodes of the quorum, for example wrong settings; None
+    if there are none."""
     quorum = metadata.quorum
     return "; ".join(quorum.voice.problems(quorum.now_ms)) or None

@@ -31,8 +31,8 @@ class LevelChange(Protocol):
 
 
 def levels() -> dict[str, str]:
-    """The effective level of every logger, by name. The list may contain parents that exist only as
-    placeholders."""
+    """The effective level of every logger, by name. The result also contains parents in the hierarchy of
+    loggers for which Python has only a placeholder."""
     names = sorted(logging.root.manager.loggerDict)
     return {ROOT: _name_of(logging.root.level), **{name: _name_of(_effective(name)) for name in names}}
 

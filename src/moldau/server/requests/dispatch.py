@@ -45,8 +45,9 @@ DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
 if the version has no direct handler."""
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request that is longer than this number of bytes is treated as a request with many entries. In each
-iteration of the event loop, at most one such request of each connection is handled."""
+"""A request that is longer than this number of bytes is treated as a request with many entries. After such a
+request, the next request of the same connection is handled in a later iteration of the event loop. This does
+not apply to APIs whose requests are usually large."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,8 @@ class RequestTurn(Protocol):
 
 
 class _Tally:
-    """Counts the requests of an API that direct handlers answered in this turn. The counts are reported at
-    the end of the turn."""
+    """Counts the requests of an API that direct handlers answered in this turn. These counts are reported to
+    the observer at the end of the turn."""
 
     __slots__ = ("count", "received_at", "size_bytes")
 
@@ -197,9 +198,9 @@ class Dispatcher:
         return route
 
     def _unsupported(self, context: RequestContext) -> Buffers:
-        """Answer UNSUPPORTED_VERSION in the nearest version of the response. For ApiVersions this is always
-        version 0. That response lists the supported versions of ApiVersions, so that the client can try again
-        (KIP-511)."""
+        """Answer a request of an unsupported version with UNSUPPORTED_VERSION. The response has the supported
+        version that is nearest to the requested version. For ApiVersions it is always version 0, and lists
+        the supported versions of ApiVersions, so that the client can try again (KIP-511)."""
         if context.api_key == ApiKey.API_VERSIONS:
             own = SUPPORTED[ApiKey.API_VERSIONS]
             rows = [ApiVersion(api_key=context.api_key, min_version=own.min, max_version=own.max)]
@@ -219,8 +220,8 @@ class Dispatcher:
     def _answer_large(
         self, context: RequestContext, route: _Route, request: Message | bytes
     ) -> "asyncio.Task[Buffers | None]":
-        """The connection is not read until this request is answered, because requests must take effect in
-        order."""
+        """Answer a large request in a task. The connection is not read until the request is answered, because
+        the requests of a connection must take effect in order."""
 
         held_until_s: list[float] = []
         loop = asyncio.get_running_loop()
@@ -229,7 +230,7 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            # The request is counted once, even if it is handled in slices.
+            # The throttles are called only once for the request, even if it is handled in slices.
             if route.hold is not None and not held_until_s:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
@@ -336,7 +337,7 @@ class Dispatcher:
     def end_turn(self) -> None:
         """Complete the shared work of requests that arrived together, after all of them were dispatched.
 
-        When this raises an exception, no response to these requests may be sent.
+        If this method raises an exception, the caller must not send any response to these requests.
         """
         if not self._turn_is_open:
             return
@@ -353,7 +354,8 @@ class Dispatcher:
 
     def _count(self, api_key: int, count: int, received_at: float, size_bytes: int) -> None:
         if self._observer is not None:
-            # The event loop is cached, because getting the running loop costs a system call in Python 3.11.
+            # The running event loop is cached, because ``get_running_loop`` makes a system call in Python
+            # 3.11.
             loop_time = self._loop_time
             if loop_time is None:
                 loop_time = self._loop_time = asyncio.get_running_loop().time
@@ -383,9 +385,9 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 
 
 def failure(context: RequestContext, error: BaseException) -> Message:
-    """The response to a request whose handler failed. The error is at the top level.
-
-    The error is raised again if the response has no field for it. The connection is then closed.
+    """Return the response to a request whose handler has raised ``error``. The error code is in the field at
+    the top level of the response. If the response has no such field, ``error`` is raised again, after which
+    the connection is closed.
     """
     cls = response_class(context.api_key)
     if isinstance(error, KafkaError):

@@ -28,7 +28,8 @@ class FetchTarget(NamedTuple):
 
 @dataclass(slots=True)
 class SessionPosition:
-    """A fetcher's position in a partition, and the values that were last sent to it."""
+    """A fetcher's position in a partition, and the values of the partition in the last response to the
+    fetcher."""
 
     fetch_offset: int
     max_bytes: int
@@ -41,8 +42,8 @@ class SessionPosition:
 
 
 class FetchSession:
-    """The partitions of a fetcher, in the order in which they are served. The order rotates, so that each
-    partition can be the first partition."""
+    """The partitions of a fetcher, in the order in which they are served. The order rotates, so that every
+    partition is first from time to time."""
 
     def __init__(self, session_id: int, positions: dict[FetchTarget, SessionPosition], now_s: float) -> None:
         self.session_id = session_id
@@ -147,8 +148,8 @@ class FetchSessions:
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
         """Free a slot by evicting a session that was not used for two minutes. If there is no such session,
-        evict an old session that is smaller than the new session (KIP-227). Returns whether a session was
-        evicted."""
+        evict a session that is older than a minimum age and has fewer partitions than the new session
+        (KIP-227). Returns whether a session was evicted."""
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

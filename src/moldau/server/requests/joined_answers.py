@@ -3,8 +3,9 @@ arrive.
 
 A *row* is one entry of an array in the request or in the response, for example a partition. Only the bytes of
 finished rows are kept, not their objects. A row of six bytes in a request may cause objects of several
-hundred bytes in the response. A slice may end within a row, and the row then continues in the next slice.
-Therefore the last row of each nested array stays open until its next part or the next row arrives.
+hundred bytes in the response. If a slice ends in the middle of a row, the row continues in the next slice.
+Therefore the last row of each nested array is not finished until the next row, or the next part of the same
+row, arrives.
 """
 
 from collections.abc import Sequence
@@ -50,16 +51,16 @@ class JoinedAnswer:
         self._rows.extend(getattr(answer, self._path[0]))
 
     def encoded(self, message: Message) -> Buffers:
-        """Encode the body of the response. ``message`` is :attr:`message`, in which fields outside the rows
-        may have other values."""
+        """Encode the body of the response. ``message`` is a copy of :attr:`message`; the caller may have
+        changed fields outside the rows."""
         if self._refusal is not None:
             return encode_response(self._api_key, self._version, message)
         return [self._rows.encoded(message)]
 
 
 class EncodedRows:
-    """The rows of an array as bytes. If the rows have nested rows, the last row is stored separately, because
-    the next part of the response may add nested rows to it."""
+    """The rows of an array, encoded as bytes. If rows have nested rows, the last row is not encoded yet,
+    because the response to the next slice may add nested rows to it."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool, path: tuple[str, ...]) -> None:
         self._encoders = array_encoders(cls, version, flexible, path[0])

@@ -1,4 +1,5 @@
-"""Requests that take long to decode or to answer. A worker decodes them, and they are answered in slices.
+"""Handles requests that take long to decode or to answer. A worker thread decodes such a request, and the
+request is answered in slices.
 
 The event loop serves every connection, so no step on it may take long. Some requests need more memory than
 ``INLINE_PARSED_BYTES`` after they are parsed. A worker thread decodes such a request and encodes its
@@ -6,8 +7,9 @@ response. The handler gets the request in slices (see ``slices``), and other wor
 after each slice.
 
 The response to a slice is encoded before the next slice is handled (see ``joined_answers``). Therefore the
-objects of the whole response never exist at the same time. Meanwhile the connection is not read, so that
-requests keep their order. The number of such requests in progress is limited to limit their memory.
+objects of the whole response never exist at the same time. While a large request is in progress, its
+connection is not read, so that the requests of the connection keep their order. The number of such requests
+in progress is limited to limit their memory.
 """
 
 import asyncio
@@ -34,9 +36,9 @@ WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 have about 15,000 rows."""
 
 ROWS_SHARE: Final = 5 / 8
-"""The share of a memory limit that the parsed rows of a request may use. It applies when duplicate rows are
-removed. The other part of the limit is for the index of the rows and for the response, which may be longer
-than the request."""
+"""The share of a memory limit that the parsed rows of a request may use. It is used for requests whose
+duplicate rows are removed. The rest of the memory limit is for the index that finds duplicates, and for the
+response, which may be larger than the request."""
 
 AT_ONCE: Final = 4
 
@@ -92,8 +94,8 @@ class LargeRequests:
         """Answer the slices in order. Meanwhile workers cut the next slice and encode the response to the
         previous slice.
 
-        The responses to slices of Produce may arrive later, because appends must not wait for each other. In
-        this case their futures are returned.
+        The slices of Produce do not wait for each other: the next slice is appended before the response to
+        the previous slice is ready. In this case the result contains the futures of these responses.
         """
         waiting: list[asyncio.Future[Message | None]] = []
         part = await self._workers.run(next, parts, None)

@@ -1,5 +1,5 @@
-"""Large requests in parts. The rows of a request (the entries of its array) are divided into slices.
-``joined_answers`` joins the responses to the slices.
+"""Divides large requests into slices. Each slice has some of the rows of the request (the entries of its
+array). ``joined_answers`` joins the responses to the slices.
 
 A slice is a request of the same class with some of the rows (see ``protocol/rows.py``).
 """

@@ -1,11 +1,11 @@
-"""The place where a subsystem throttles the sender of a request (KIP-219).
+"""The interface by which subsystems throttle the senders of requests (KIP-219).
 
-The dispatcher keeps this contract. A throttle is called once for each request of its APIs, after the handler
-has returned. By then the request has taken effect, or waits to take effect. Each throttle returns a pause,
-and the connection is not read during the longest of these pauses. The response contains the remaining time as
-``throttle_time_ms``. Therefore a client that waits for the response loses no time. The dispatcher calls
-throttles for most requests. A direct handler, which encodes its responses itself, calls them for its own
-requests. A request of an API without a throttle takes no additional time.
+The dispatcher follows this contract. A throttle is called once for each request of its APIs, after the
+handler has returned. By then the request has taken effect, or waits to take effect. Each throttle returns a
+pause, and the connection is not read during the longest of these pauses. The response contains the remaining
+time as ``throttle_time_ms``. Therefore a client that waits for the response loses no time. The dispatcher
+calls throttles for most requests. A direct handler, which encodes its responses itself, calls them for its
+own requests. If an API has no throttle, its requests take no additional time.
 
 Client quotas are not implemented. The only throttle of producers is the back-pressure of diskless topics
 (``server/subsystems/diskless/``).

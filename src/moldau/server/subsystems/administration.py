@@ -64,7 +64,8 @@ class AdministrationSubsystem(Subsystem):
         context: RequestContext,
         request: DescribeQuorumRequest,
     ) -> DescribeQuorumResponse:
-        """Only the quorum's leader can answer this request, so all other brokers forward it to the leader."""
+        """Answer DescribeQuorum. Only the quorum's leader can answer it, so a broker that is not the leader
+        forwards the request to the leader."""
         if self._context.metadata.quorum.is_leader:
             return describe(context, request)
         response: DescribeQuorumResponse = await forward(self._context.channel, context, request)

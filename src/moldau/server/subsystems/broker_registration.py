@@ -40,7 +40,8 @@ class RegistrationSubsystem(Subsystem):
         """A timer for each log directory that failed since the start."""
         context.logs.offline_listeners.append(self._directory_failed)
         self.handed_over = asyncio.Event()
-        """Set when :meth:`drain` is done: other brokers lead the partitions, as far as possible."""
+        """Set when :meth:`drain` is done. Other brokers now lead the partitions of this broker, except the
+        partitions that no other broker can lead."""
 
     def contribution(self) -> Contribution:
         return Contribution(checks={"broker": self._problem})
@@ -74,8 +75,8 @@ class RegistrationSubsystem(Subsystem):
             if not config.flag("controlled.shutdown.enable"):
                 await lifecycle.stop()
                 return
-            # The limit is half of the session time-out. If a container stops together with all controllers,
-            # the wait then ends before the container is killed.
+            # The limit is half of the session time-out. If all controllers stop at the same time as this
+            # broker, the broker then ends its wait early enough, before its container is killed.
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:
@@ -84,7 +85,8 @@ class RegistrationSubsystem(Subsystem):
             self.handed_over.set()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Stop the node. Without a registration it would serve clients in an expired epoch."""
+        """Stop the node, if the task of the lifecycle has failed. The broker then has no valid registration,
+        and would serve clients in an expired broker epoch."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._context.fail(str(error))
 

@@ -18,9 +18,10 @@ SECURITY_PROTOCOL_PLAINTEXT: Final = 0
 
 
 class ListenersSubsystem(Subsystem):
-    """The last subsystem of the list, because it serves the contributions of the other subsystems.
+    """Opens the listeners and serves the handlers of all subsystems.
 
-    The broker opens and closes its listeners between the steps of the other subsystems.
+    It must be the last subsystem of the list, because its dispatcher uses the contributions of all others.
+    The broker calls :meth:`open` and :meth:`close` between the steps of the subsystems.
     """
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:

@@ -40,8 +40,8 @@ class MonitoringSubsystem(Subsystem):
         )
 
     async def start(self) -> None:
-        # The pages are already served at this step. A broker may have to wait for the metadata quorum, and
-        # its health page then shows this.
+        # The pages are served from this early step on. If the broker must wait for the metadata quorum later,
+        # its health page can show this.
         if self._pages is not None:
             self._context.listeners.note(PAGES, "", await self._pages.start())
 

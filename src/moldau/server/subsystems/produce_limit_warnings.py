@@ -1,8 +1,8 @@
 """Warns about legal configurations that refuse every producer.
 
-Kafka accepts ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and Moldau accepts these values,
-too. Every producer then gets an error that does not show the cause. A log line and a notice on the health
-page name the key.
+For example, Kafka and Moldau both accept ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``. With
+such a value, every producer gets an error, and the error does not show the cause. A log line and a notice on
+the health page name the key.
 """
 
 import logging
@@ -22,7 +22,8 @@ SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
 """Size in bytes of a batch with one record, which has no key and no value."""
 SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
 _SHORTEST_TIME_MS: Final = 10
-"""A record takes longer than this time to get from the producer to the broker."""
+"""A time limit for records below this number of milliseconds refuses every record, because the way from the
+producer to the broker takes longer."""
 _KEYS_OF_TOPICS: Final = frozenset(
     {
         "max.message.bytes",

@@ -63,6 +63,6 @@ class RecordsSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        """Wait until the partitions have their roles. The image in which this broker is unfenced may already
-        contain its leaderships."""
+        """Wait until the partitions have their roles. The image that shows this broker as unfenced may also
+        give leaderships to it."""
         await self._partitions.settled()

@@ -55,14 +55,14 @@ class PartitionKind(Protocol[P]):
         return False
 
     async def exchange(self, topic: Topic, index: int) -> None:
-        """Exchange the log of a closed partition. Afterwards the log may be absent. Then it is created, and
-        this method is called again if an exchange is still needed. Raises ``KafkaError`` if the exchange
-        fails."""
+        """Exchange the log of a closed partition. After the call, the partition may have no log. In this case
+        the caller creates a log, and calls this method again if the new log must be exchanged, too. Raises
+        ``KafkaError`` if the exchange fails."""
         raise KafkaError(ErrorCode.kafka_storage_error, f"{topic.name}-{index}: its log is not exchanged")
 
     def retire(self, topic: Topic, index: int) -> bool:
-        """Handle the log of a partition that no longer has a replica on this broker. If the result is False,
-        the caller handles the log."""
+        """Handle the log of a partition that no longer has a replica on this broker. Returns False if this
+        kind does nothing with the log; the caller then handles the log."""
         return False
 
     def coordinator_replica(self, partition: P) -> ClassicPartition | None:
@@ -131,7 +131,8 @@ class KindClaim(NamedTuple):
 
 
 class PartitionKinds:
-    """The kinds of a broker. When several ``KindClaim`` objects match a topic, the last of them applies.
+    """The kinds of a broker. When several ``KindClaim`` objects match a topic, the one that was added last
+    applies.
 
     The kinds are added while the broker's subsystems are made, before the first partition is opened.
     """
@@ -143,9 +144,9 @@ class PartitionKinds:
         self._claims += claims
 
     def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
-        """Raise ``ValueError`` when a kind in the controller's table has no partitions on brokers, and when
-        partitions are of a kind that is not in the table. Also raise it when the kind needs a tier or chunks,
-        and no ``KindClaim`` gives them."""
+        """Raise ``ValueError`` when a kind in the controller's table has no ``KindClaim``, and when a
+        ``KindClaim`` is for a kind that is not in the table. Also raise it when a kind needs a remote tier or
+        chunks, and no ``KindClaim`` that wraps its partitions gives them."""
         topic_kinds = tuple(topic_kinds)
         self._check_rows(topic_kinds)
         claimed = {claim.is_for: claim.kind for claim in self._claims}

@@ -26,8 +26,8 @@ class PartitionRegistry:
         """Partitions of this broker that could not be opened, with the reason."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
-        # Partitions by the bytes of the topic's name, and by the bytes of the topic's id, as requests contain
-        # them.
+        # The partitions by two kinds of keys: the bytes of the topic's name, or the bytes of the topic's id,
+        # as they are in requests, each with the partition number.
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 
@@ -63,7 +63,8 @@ class PartitionRegistry:
         return self._by_raw_id.get if by_id else self._by_raw_name.get
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic of the cluster. This broker may have no partition of the topic."""
+        """The name of the topic with this id. The topic can be any topic of the cluster, even if this broker
+        has no partition of it."""
         return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:

@@ -70,8 +70,8 @@ class TopicCreator:
         return self._internal_topic(internal)
 
     def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
-        # The configured replication factor applies. A topic that is created with fewer replicas would never
-        # get more replicas.
+        # The configured replication factor is used even if there are too few brokers now. If the topic was
+        # created with fewer replicas, it would keep this number of replicas later.
         return CreatableTopic(
             name=topic.name,
             num_partitions=topic.partition_count,

@@ -1,4 +1,5 @@
-"""The conditions for a new chunk, which the partition's leader and the controller check. Pure."""
+"""The conditions under which a new chunk may begin. The partition's leader and the controller both check
+these conditions. Pure."""
 
 from collections.abc import Callable, Sequence
 

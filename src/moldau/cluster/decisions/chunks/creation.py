@@ -1,9 +1,9 @@
 """CreateChunks ends the active chunk of a partition, and begins the next chunk (KIP-1114). Pure.
 
 Before the request, the leader has stopped its appends. All in-sync replicas have all records up to the
-border, and enough of the new replicas have the state at the border. The controller compares the leader's
-epochs with its own epochs to make sure that nothing has changed in the meantime. The records of the change
-are committed together.
+border, and enough of the new replicas have the state at the border. The request contains the leader epoch and
+the partition epoch that the leader knows. The controller compares them with its own values, to make sure that
+the partition has not changed in the meantime. The records of the change are committed together.
 """
 
 from dataclasses import replace
@@ -109,7 +109,8 @@ def _check_sender(
 def _ended_chunk(
     partition: PartitionRegistration, row: messages.CreateChunksTopicPartition
 ) -> ChunkRegistration:
-    """The chunk that ends. Its replicas that are not in sync copy it from the other replicas."""
+    """The registration of the chunk that ends. A replica that is not in sync now copies the chunk from the
+    other replicas later."""
     is_first = partition.start_offset < 0
     start_offset = row.first_offset if is_first else partition.start_offset
     if row.start_offset != row.prev_stop_offset + 1:
@@ -141,9 +142,9 @@ def _begin(
 ) -> PartitionChangeRecord:
     """Return the change by which the new replicas begin at the border.
 
-    The leader is the first new replica that has the state at the border. The change always names a leader, so
-    the leader epoch is raised even if the leader stays. Therefore the records of two chunks never have the
-    same leader epoch.
+    The leader is the first new replica that has the state at the border. The change always contains a leader.
+    This raises the leader epoch, even if the leader stays the same broker. Therefore the records of two
+    chunks never have the same leader epoch.
     """
     if not set(row.in_sync) <= set(row.broker_ids):
         raise KafkaError(ErrorCode.invalid_request, "The in-sync set is not made of the new replicas.")

@@ -1,7 +1,8 @@
 """DropChunks removes the chunks below the first offset of a partition (KIP-1114's automatic deletion). Pure.
 
-The leader decides where a partition begins, because of retention or a client's DeleteRecords. In the KIP each
-broker of a chunk decides this. In Moldau all brokers of a chunk delete the same records.
+The first offset of a partition rises by retention, or by a client's DeleteRecords. In Moldau only the
+partition's leader decides on this offset, so all brokers of a chunk delete the same records. In the KIP each
+broker of a chunk makes its own decision.
 """
 
 from moldau.cluster.decisions.brokers import registered

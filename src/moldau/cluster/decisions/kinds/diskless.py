@@ -59,9 +59,9 @@ def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count
 def _owners(view: View, count: int) -> list[int]:
     """Owners of ``count`` new partitions of a topic.
 
-    The coordinators are the existing partitions of ``__diskless_metadata``. Their number may differ from the
-    number in a node's configuration. Raises ``KafkaError(coordinator_not_available)`` while that topic does
-    not exist.
+    An owner is the number of an existing partition of ``__diskless_metadata``. The number of existing
+    partitions may differ from the number in a node's configuration. Raises
+    ``KafkaError(coordinator_not_available)`` while that topic does not exist.
     """
     metadata = view.image.topics.get(DISKLESS_METADATA_TOPIC)
     if metadata is None:
@@ -84,7 +84,8 @@ def _leader_of_rack(
     """Return the gateway of the client's rack for a partition. Clients of the rack use the gateway as the
     leader.
 
-    If the rack has no gateway, or the client's rack is unknown, the result is the leader in the metadata.
+    If the client's rack is unknown, or this rack has no gateway that the client can reach, the result is the
+    leader in the metadata.
     """
     partition = topic.partitions[index]
     if rack is not None:
@@ -97,10 +98,10 @@ def _leader_of_rack(
 def _preferred_produce_brokers(
     gateways: Gateways, topic: Topic, index: int, rack: str | None
 ) -> Sequence[int]:
-    """Return the gateways in the client's rack, best first.
+    """Return the gateways in the client's rack; the first one is preferred.
 
-    When the rack is unknown, the result is the partition's gateway in each rack, in the order of the racks'
-    names.
+    If the rack is unknown or has no gateway, the result contains the partition's gateway of each rack, in the
+    order of the racks' names.
     """
     owner = topic.partitions[index].owner
     if rack is not None:

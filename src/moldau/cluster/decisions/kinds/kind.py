@@ -1,5 +1,5 @@
-"""The description of a kind of topics. It contains everything that other decisions need to know about the
-kind. Pure."""
+"""The description of a kind of topics. All decisions of the controller get the properties of a kind from this
+description. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ def _no_owners(view: View, count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackBrokers:
-    """Functions that find the brokers that the clients of a rack use for the partitions of a kind. If the
-    rack is ``None``, the client's rack is unknown."""
+    """Two functions for a kind of topics. They find the brokers that clients of a rack use for a partition.
+    Both get the client's rack, or ``None`` if it is unknown."""
 
     leader: Callable[[Gateways, Topic, int, str | None, Collection[int]], int]
     """Returns the leader of a partition. The arguments are the partition's number, the rack, and the brokers
@@ -44,14 +44,14 @@ class TopicKind:
     """The name of the kind, as an adjective for messages: "the sharded topics". Records of topics contain
     this name as the mark of the kind."""
     is_marked: bool = True
-    """Whether the records of this kind's topics contain the mark. Kinds that are older than the mark are
-    recognized by the owners of their partitions."""
+    """Whether the metadata records of this kind's topics contain the mark. If they do not, because the kind
+    is older than the marks, a topic of the kind is recognized by the owners of its partitions."""
     config_key: str | None = None
     """The topic config that selects this kind. If the request or the broker's default sets this config to
     true, the new topic is of this kind. A later change of configs does not change the kind."""
     enable_key: str | None = None
-    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that no
-    config of a node forbids them. Then only the feature's level decides."""
+    """The config of a node that must be true before topics of this kind are allowed. ``None`` means that
+    there is no such config, and that only the level of ``feature`` decides."""
     feature: SupportedFeature | None = None
     """The feature whose levels above 0 allow topics of this kind. New clusters have its highest level if
     ``enable_key`` is true at the first active controller. Without an ``enable_key`` new clusters have level
@@ -76,8 +76,9 @@ class TopicKind:
     complete. Each replica is then in sync as soon as its broker is active, and any replica can lead without a
     loss."""
     has_remote_tier: bool
-    """Whether a partition's log keeps a segment until the segment is copied to the remote tier. If so, a
-    subsystem must wrap the partitions with a tier (``gives_tier`` of its ``KindClaim``)."""
+    """Whether topics of this kind can be tiered. In a tiered topic, a partition's log keeps each segment
+    until the segment is copied to the remote tier. If so, a subsystem must wrap the partitions with a tier
+    (``gives_tier`` of its ``KindClaim``)."""
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are the leader epochs of the metadata."""
     may_have_remote_segments: bool = False
@@ -89,7 +90,8 @@ class TopicKind:
     subsystem must wrap the partitions with chunks (``gives_chunks`` of its ``KindClaim``)."""
     rack_brokers: RackBrokers | None = None
     """Finds the brokers that clients use as leaders; ``None`` when all clients use the leader in the
-    metadata. These brokers are gateways, which belong to the coordinators in ``metadata_topic``."""
+    metadata. These brokers are gateways. The coordinators in ``metadata_topic`` have gateways in each
+    rack."""
 
     def __post_init__(self) -> None:
         """Raises ``ValueError`` for a mark that nodes could drop, and for gateways without coordinators."""
@@ -132,6 +134,6 @@ class TopicKind:
 
 
 def is_true(value: str | None) -> bool:
-    """Whether a flag is true among the configs that are set on a topic. If the flag is not set, the result is
-    false."""
+    """Whether ``value``, the value of a boolean config of a topic, is true. If the config is not set on the
+    topic (``None``), the result is false."""
     return value is not None and value.strip().lower() == "true"

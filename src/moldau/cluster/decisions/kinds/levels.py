@@ -1,4 +1,4 @@
-"""The levels of Moldau's own features, and the check of nodes that do not know these features. Pure.
+"""The levels of Moldau's own features, and the check that a node supports them. Pure.
 
 Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop Moldau's tagged fields of
 metadata records. Therefore such a node cannot be in a cluster that has a level above 0. While such a node is

@@ -50,8 +50,8 @@ def _check_row(kind: TopicKind) -> None:
         raise ValueError(f"the kind {kind.name} ({_PLACE}) has no config_key, so no topic can be of it")
     require(key in TOPIC, f"the config_key {key}, which has no row in config/keys/topic.py")
     require(TOPIC[key].type is ConfigType.BOOLEAN, f"the config_key {key}, which is no boolean key")
-    # Without ``fixed_at_creation``, a later change of the broker's default would give existing topics the
-    # config of another kind.
+    # The kind's config must have ``fixed_at_creation``. Otherwise, after a change of the broker's default,
+    # the effective config of an existing topic would be the config of another kind.
     require(
         TOPIC[key].fixed_at_creation or not TOPIC[key].synonyms,
         f"the config_key {key}, whose row in config/keys/topic.py needs fixed_at_creation=True",
@@ -107,10 +107,11 @@ def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
 def kind_of_new(view: View, name: str, configs: Mapping[str, str]) -> tuple[TopicKind, Mapping[str, str]]:
     """Return the kind of a new topic, and the configs to record for the topic.
 
-    A kind can be this cluster's default. A topic without the kind's config then gets this kind, if the kind
-    allows the topic. The config is recorded with the topic, because later changes of the default must not
-    affect existing topics. Raises ``KafkaError(invalid_config)`` if the topic cannot be of the requested
-    kind. It also raises this error if the level of the kind's feature does not allow topics of the kind.
+    A broker default can select a kind for new topics. A topic that does not set the kind's config then gets
+    this kind, if the kind allows the topic. The config is recorded with the topic, because later changes of
+    the default must not affect existing topics. Raises ``KafkaError(invalid_config)`` if the topic cannot be
+    of the requested kind. It also raises this error if the level of the kind's feature does not allow topics
+    of the kind.
     """
     for kind in KINDS:
         if name == kind.metadata_topic:

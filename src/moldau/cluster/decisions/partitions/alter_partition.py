@@ -81,8 +81,8 @@ def _check_proposal(
     partition: PartitionRegistration,
     data: messages.AlterPartitionRequestPartitionData,
 ) -> None:
-    """Check a proposal. The order of the checks is important. If several checks fail, the response has the
-    error of the first one, and the leader's reaction depends on this error."""
+    """Check a proposal. The order of the checks is important. If several checks would fail, the response has
+    the error of the first failed check, and the leader's reaction depends on this error."""
     isr = _proposed_isr(data)
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         raise KafkaError(ErrorCode.not_controller, "The leader knows a later epoch than this controller.")

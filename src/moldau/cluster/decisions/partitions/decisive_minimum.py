@@ -1,9 +1,9 @@
 """Adjusts ``min.insync.replicas`` of the topics that must not lose any record. The value depends on the
 number of their replicas. Pure.
 
-When such a topic is created, its minimum depends on the number of its first replicas. When reassignments have
-given each partition a second replica, the minimum becomes 2. When reassignments leave only one replica, the
-minimum becomes 1, because a minimum of 2 would then stop all writes.
+When such a topic is created, its minimum depends on its replication factor at that time. When reassignments
+have given each partition at least two replicas, the minimum becomes 2. When reassignments leave only one
+replica, the minimum becomes 1, because a minimum of 2 would then stop all writes.
 """
 
 from collections.abc import Sequence

@@ -21,10 +21,12 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def assign_replicas_to_dirs(view: View, request: messages.AssignReplicasToDirsRequest) -> ControllerResult:
-    """Store which log directories contain a broker's replicas. A partition without a leader may get a leader.
+    """Store which log directories contain a broker's replicas. The assignment of a replica to a directory can
+    also change the partition: if the partition has no leader, the replica may become the leader, and if the
+    new directory is not online, the replica leaves the in-sync set.
 
-    A replica in a directory that is not online leaves the in-sync set. A replica whose directory is
-    permanently lost starts again, without the records that it had acknowledged.
+    A replica whose old directory is permanently lost starts again, without the records that it had
+    acknowledged.
 
     Raises ``KafkaError``: stale_broker_epoch, broker_id_not_registered, or unsupported_version if the
     cluster's metadata have no log directories. Other refusals are per partition.

@@ -31,8 +31,8 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
     """Elect leaders of partitions that could not have a leader without this broker. The broker is now active
     in ``view``.
 
-    For a kind of topics whose replicas have no data, leaders never ask to add a replica to the in-sync set.
-    Therefore the controller adds such a replica when its broker becomes active.
+    In some kinds of topics, replicas have no data. Leaders of these topics never propose to add a replica to
+    the in-sync set. Therefore the controller adds the replica when its broker becomes active.
     """
     records = []
     for topic in view.image.topics:
@@ -54,17 +54,17 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 def joined(
     view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
 ) -> tuple[int, ...] | None:
-    """Return the in-sync set with this broker's replica, if replicas of the topic's kind have no data. Such a
-    replica joins as soon as its broker and log directory can be used. The result is ``None`` if the replica
-    does not join."""
+    """Return the in-sync set with this broker's replica added. The result is ``None`` if the replica cannot
+    join now. Only replicas without data (of the kinds of topics that store no records on replicas) join in
+    this way, as soon as their broker and log directory can be used."""
     if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
         return None
     return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Remove the eligible leader replicas of some topics or of all topics, if they are no longer needed
-    because the minimum of in-sync replicas has changed.
+    """Remove eligible leader replicas that are no longer needed, because ``min.insync.replicas`` has changed.
+    ``names`` are the topics to check; ``None`` means all topics.
 
     If enough replicas are in sync for the new minimum, the high watermark advances without the other
     replicas. These other replicas may then lack committed records, so they are no longer eligible (KIP-966).

@@ -40,11 +40,11 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record of a change; ``None`` when nothing changes.
 
-    Without the feature of eligible leader replicas, an in-sync set never becomes empty. The last members stay
-    in the set, although the partition has no leader, because only they have all records. If the leader does
-    not change, the leader epoch does not change either. Followers detect a smaller in-sync set by the
-    partition epoch (KIP-841). But if replicas are removed, the leader epoch is raised, so that fetches of the
-    removed replicas are fenced.
+    Without the feature of eligible leader replicas, an in-sync set never becomes empty. If the last members
+    cannot lead, they stay in the set and the partition has no leader, because only these members have all
+    records. If the leader does not change, the leader epoch does not change either. Followers detect a
+    smaller in-sync set by the partition epoch (KIP-841). But if replicas are removed, the leader epoch is
+    raised, so that fetches of the removed replicas are fenced.
     """
     target = replace(
         partition,
@@ -93,8 +93,8 @@ def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
 def _with_eligible(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, incomplete: int | None
 ) -> PartitionRegistration:
-    """Return the partition with its eligible leader replicas. These are complete replicas outside an in-sync
-    set that is too small for a commit. They left the set by this change or earlier.
+    """Return the partition with its eligible leader replicas. A partition has them while its in-sync set is
+    too small for a commit. They are complete replicas that left the in-sync set by this change or earlier.
 
     While fewer than ``min.insync.replicas`` replicas are in sync, the high watermark does not move. Therefore
     these replicas have all records below the high watermark.

@@ -3,7 +3,8 @@
 The goals are as follows, the most important goal first. The first replica (the preferred leader) is on an
 active broker. Active brokers are chosen before inactive brokers. As many racks as possible are used. Leaders,
 and then replicas, are spread evenly over brokers. If brokers are equal, one of them is chosen at random.
-Without the random choice, all partitions that share two brokers would also share the same third broker.
+Without the random choice, all partitions that have replicas on the same two brokers would also have their
+third replica on the same broker.
 """
 
 import uuid

@@ -123,8 +123,8 @@ def _moved(
 def list_partition_reassignments(
     view: View, request: listing.ListPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Reassignments in progress according to the metadata. They may also come from a log that another
-    implementation has written."""
+    """Return the reassignments in progress. Each partition in the metadata with adding or removing replicas
+    is listed, even if nodes of another implementation have begun its reassignment."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.name: set(topic.partition_indexes) for topic in request.topics}

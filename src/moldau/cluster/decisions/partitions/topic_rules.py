@@ -32,8 +32,8 @@ class TopicRules:
 
     @property
     def keeps_eligible(self) -> bool:
-        """Whether an in-sync set may become empty. This is allowed if the metadata contain the complete
-        replicas outside the set (the eligible leader replicas)."""
+        """Whether an in-sync set may become empty. This is allowed only if the metadata store the eligible
+        leader replicas, which are the complete replicas outside the in-sync set."""
         return self.min_in_sync > 0
 
 

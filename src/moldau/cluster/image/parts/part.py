@@ -41,8 +41,8 @@ class ImagePart(Generic[T, C]):
     to_records: Callable[[T], Iterable[Message]]
     """Records that build the value from an empty image, in the same order on every node."""
     effects: Mapping[type[Message], Callable[["ImageChanges", Any], None]] = field(default_factory=dict)
-    """Functions for records of other parts that also change this part. Each function is called before its
-    record is applied."""
+    """Functions for records that belong to another part but also change this part. Each function is called
+    before its record changes the other part."""
     versions: Mapping[type[Message], RecordVersions] = field(default_factory=dict)
     """The versions of those records that have a different version at different levels of metadata.version."""
     features: Mapping[type[Message], SupportedFeature] = field(default_factory=dict)
@@ -58,11 +58,10 @@ class ImagePart(Generic[T, C]):
 
 
 class OwnPart(ImagePart[PersistentMap[K, V], Changes[K, V]]):
-    """A part of the image that Kafka does not have. Its value is a map of entries. It needs no field of
-    :class:`MetadataImage`.
-
-    All of its records have one feature. They must not be in the log of a cluster without this feature,
-    because nodes of Apache Kafka stop at a record that they do not know.
+    """A part of the image that Kafka does not have. Its value is a map of entries, and :class:`MetadataImage`
+    has no own field for it. All records of the part require the same feature. While the level of this feature
+    is 0, the log must not contain such records, because nodes of Apache Kafka stop at a record that they do
+    not know.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Access rights, SCRAM credentials and delegation tokens. They are stored as their records."""
+"""Access rights, SCRAM credentials and delegation tokens. The image contains the metadata records
+themselves."""
 
 from typing import Final
 

@@ -28,8 +28,8 @@ WITHOUT_STATE: Final[frozenset[type[Message]]] = frozenset(
         r.AbortTransactionRecord,
     }
 )
-"""Records that change no part: no-ops, notes of the ZooKeeper migration, and marks of transactions, which the
-publisher reads."""
+"""Records that change no part: no-op records, records about the state of the ZooKeeper migration, and the
+records that begin, end or abort a transaction. Only the publisher uses the records of transactions."""
 NO_PARTS: Final = frozenset({"provenance", "own_parts"})
 """Fields of the image that are no parts: its position, and the map that contains the parts without a
 field."""
@@ -38,8 +38,9 @@ Effect = Callable[[ImageChanges, Any], None]
 
 
 class MissingLevelError(Exception):
-    """A decision has made a record whose feature has level 0 in the cluster. This is a defect of the
-    decision, because nodes of Apache Kafka stop at a record that they do not know."""
+    """A decision has made a record whose feature has level 0 in the cluster. This is a defect in the code of
+    the decision. Such a record must not be written, because nodes of Apache Kafka stop at a record that they
+    do not know."""
 
 
 class PartTable:
@@ -53,7 +54,8 @@ class PartTable:
     def __init__(self, *parts: ImagePart[Any, Any]) -> None:
         self.parts = parts
         self.replays: dict[type, tuple[ImagePart[Any, Any], Replay[Any], tuple[Effect, ...]]] = {}
-        """For each type of record its part, its replay there, and its effects on other parts."""
+        """For each type of record: the part that it changes, the function that replays it in this part, and
+        the functions that change other parts."""
         self.versions: dict[type[Message], RecordVersions] = {}
         self.features: dict[type[Message], SupportedFeature] = {}
         for part in parts:

@@ -2,9 +2,10 @@
 network.
 
 Fields with names of KIP-1164 have the meaning that the KIP defines. Moldau adds some fields. ``created_ms``
-and the closing of keys prevent late commits. With ``min_bytes`` and ``max_wait_ms``, a broker waits for new
-batches to cache. A read before the WAL's start is not refused, and its result contains ``wal_start_offset``
-and ``moved_to_tier``. This module also declares calls that the KIP needs but does not define.
+and the closing of object keys prevent commits of old files. With ``min_bytes`` and ``max_wait_ms``, a broker
+can wait for new batches, which it puts into its cache. If a read begins before the WAL's start, it is not
+refused; its result contains ``wal_start_offset`` and ``moved_to_tier``. This module also declares calls that
+the KIP needs but does not define.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
 has its error in its own ``error`` field.
@@ -39,13 +40,15 @@ OBJECT_FORMAT_WAL: Final = 1
 
 MAX_FILE_BATCHES: Final = 65_536
 """Maximum number of batches in a file. A file with more batches is refused, because its record must fit in
-one batch of the coordinator's log. Requests have a smaller limit, but a restore commits older files, too."""
+one batch of the coordinator's log. The limit for one request is smaller, but a restore may commit older files
+with more batches."""
 
 METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 """``max.message.bytes`` of ``__diskless_metadata``. It is large enough for the record of the largest file."""
 
 FENCE_ONLY: Final = -1
-"""If both offsets of a prune have this value, the coordinator only stores the epoch."""
+"""If both offsets of a prune have this value, no offsets are removed. The coordinator only stores the epoch
+of the prune."""
 
 
 class PartitionId(NamedTuple):
@@ -61,8 +64,8 @@ class PartitionId(NamedTuple):
 TRANSACTIONAL: Final = 1
 FOLLOWS_DROPPED: Final = 2
 """Flags of a batch to commit. FOLLOWS_DROPPED means that the broker dropped an earlier batch of the producer.
-A batch with this flag is accepted only directly after the producer's last batch. If the coordinator does not
-know the producer, the batch is refused."""
+The coordinator accepts a batch with this flag only if the batch directly follows the last batch that it has
+committed for the producer. If it does not know the producer, it refuses the batch."""
 
 
 class BatchToCommit(NamedTuple):
@@ -71,7 +74,7 @@ class BatchToCommit(NamedTuple):
     topic_id: UUID
     partition_index: int
     request_id: int
-    """Identifies the produce request of the batch. The coordinator stores it and does not interpret it."""
+    """Identifies the produce request that contained the batch. The coordinator does not use this number."""
     byte_offset: int
     size_bytes: int
     last_offset_delta: int
@@ -92,15 +95,15 @@ class BatchToCommit(NamedTuple):
 
 
 class CommitPlace(NamedTuple):
-    """The place of a commit in the order of a broker's commits at one coordinator."""
+    """The position of a commit in the order in which a broker sends its commits to one coordinator."""
 
     broker_epoch: int
-    """Epoch of a registration of the broker. When the broker starts again, it gets a higher epoch."""
+    """The broker epoch of the sender. When a broker starts again, it gets a higher epoch."""
     number: int
     """The number of the commit. The coordinator decides number n + 1 after number n."""
     open_from: int
-    """The lowest number whose outcome the broker does not know yet. All lower numbers were decided or
-    refused."""
+    """The lowest number of a commit whose outcome the broker does not know yet. All commits with lower
+    numbers were decided or refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,8 @@ class CommitFileCall:
     """Coordinators (metadata partitions) with batches in this file. The first coordinator owns the file."""
     object_format: int = OBJECT_FORMAT_WAL
     place: CommitPlace | None = None
-    """The place in the order of the broker's commits. It is ``None`` for a commit without an order, for
-    example from an older broker."""
+    """The place in the order of the broker's commits. It is ``None`` for a commit that need not be in order
+    with other commits, for example from an older broker."""
 
 
 class CommittedBatch(NamedTuple):
@@ -159,8 +162,8 @@ class BatchCoordinate(NamedTuple):
     byte_offset: int
     size_bytes: int
     log_append_time_ms: int
-    """Time of the commit. It is the timestamp of the batch's records if ``timestamp_type`` is
-    LOG_APPEND_TIME."""
+    """Time of the commit. If ``timestamp_type`` is LOG_APPEND_TIME, this is also the timestamp of all records
+    in the batch."""
     max_timestamp_ms: int
     timestamp_type: int
     is_transactional: bool = False
@@ -222,8 +225,8 @@ class FoundPartition(NamedTuple):
     from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
-    """The offset at which a read_committed read ends. This value and ``high_watermark`` were read at the same
-    time."""
+    """The offset at which a read with isolation level read_committed ends. The coordinator has read this
+    value and ``high_watermark`` at the same time."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
     remote_metadata_position: int = -1
@@ -261,7 +264,8 @@ class ListedOffset(NamedTuple):
     wal_start_offset: int = -1
     batch: BatchCoordinate | None = None
     last_stable_offset: int = -1
-    """Last stable offset of the partition. A read_committed lookup returns only offsets before it."""
+    """Last stable offset of the partition. A lookup with isolation level read_committed returns only offsets
+    before this offset."""
     remote_metadata_position: int = -1
     """A reader that has read the remote metadata up to this position knows all segments before
     ``wal_start_offset``."""
@@ -287,12 +291,12 @@ class PruneCall(NamedTuple):
     """Remove the positions in objects for the offsets [from_offset, to_offset). These offsets can be read
     from remote storage.
 
-    This is the only compare-and-set of consolidation. A prune is accepted if ``from_offset`` is the
-    partition's wal_start and ``epoch`` is not older than the epoch of any earlier prune. A repetition of the
-    last prune is also accepted.
+    The coordinator compares before it makes the change: it accepts a prune only if ``from_offset`` is the
+    partition's wal_start and ``epoch`` is not older than the epoch of any earlier prune. It also accepts a
+    repetition of the last prune. No other step of consolidation is checked in this way.
 
-    With ``FENCE_ONLY`` for both offsets, wal_start does not move. From then on, prunes of older epochs are
-    refused. The result contains the partition's state.
+    With ``FENCE_ONLY`` for both offsets, wal_start does not change, but from then on prunes of older epochs
+    are refused. The result contains the partition's state.
     """
 
     topic_id: UUID
@@ -312,11 +316,11 @@ class PrunedPartition(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     remote_metadata_position: int = -1
-    """The position from the last prune. A reader that has read the metadata up to this position knows all
-    segments before ``wal_start_offset``."""
+    """The position in the remote metadata that the last prune contained. A reader that has read the metadata
+    up to this position knows all segments before ``wal_start_offset``."""
     wal_size_bytes: int = -1
-    """Approximate number of bytes in the WAL. It is not exact, because the store is slightly behind the
-    commits."""
+    """Approximate number of bytes of the partition in the WAL. The number is not exact, because the newest
+    commits may not be in the store yet."""
     wal_batches: int = -1
 
 
@@ -324,7 +328,7 @@ class Backlog(NamedTuple):
     """Approximate WAL backlog of the coordinators that a broker leads."""
 
     size_bytes: int = 0
-    """Total size of the batches that are not deleted."""
+    """Total size in bytes of the batches in the WAL that are not deleted."""
     batches: int = 0
     oldest_created_ms: int | None = None
     """Creation time of the oldest object that still contains batches that are not deleted; ``None`` when
@@ -373,17 +377,18 @@ class DescribedPartition(NamedTuple):
     objects_bytes: int
     """Total size in bytes of the objects that contain live batches of the partition."""
     deleted_bytes: int
-    """Bytes of the objects in ``objects_bytes`` that do not belong to live batches of this coordinator."""
+    """The part of ``objects_bytes`` that does not belong to live batches of this coordinator."""
 
 
 class DescribedObjects(NamedTuple):
-    """The objects that contain remaining batches of a topic at one coordinator, for command-line tools. Each
-    object counts once."""
+    """The objects that contain remaining batches of a topic at one coordinator, for command-line tools. An
+    object with batches of several partitions is counted only once."""
 
     objects: int = 0
     size_bytes: int = 0
     deleted_bytes: int = 0
-    """Bytes of the objects that do not belong to remaining batches of this coordinator's topics."""
+    """The number of bytes in these objects that do not belong to remaining batches of this coordinator's
+    topics."""
     object_keys: Sequence[str] = ()
     """Keys of the objects, if the request asks for them."""
 
@@ -412,7 +417,7 @@ class DescribedCoordinator(NamedTuple):
     live_batches: int
     files: int
     applied_offset: int
-    """The SQLite file contains the state up to this offset."""
+    """The offset of the coordinator's log up to which the SQLite file contains the state."""
     log_start_offset: int
     log_end_offset: int
     snapshot_offset: int = -1
@@ -437,7 +442,8 @@ class DescribedFile(NamedTuple):
     object_key: str
     is_known: bool = False
     is_closed: bool = False
-    """Whether this coordinator will not commit any batch of the object any more."""
+    """Whether this coordinator has closed the object's key, so that it will commit no more batches of the
+    object."""
     has_live_batches: bool = False
     size_bytes: int = -1
     used_bytes: int = 0
@@ -453,8 +459,8 @@ class DescribedFile(NamedTuple):
 
 
 class ClosedFile(NamedTuple):
-    """The result of closing a key. ``error`` is set only when this coordinator still has batches in the
-    file."""
+    """The result for one object key of a request to close files. ``error`` is set only if this coordinator
+    has committed the file and still has batches in it."""
 
     object_key: str
     error: ErrorCode = ErrorCode.none
@@ -462,8 +468,8 @@ class ClosedFile(NamedTuple):
 
 
 class FileToHandOver(NamedTuple):
-    """A file in which its owner has no batches any more. The file has further owners, so it must be handed
-    over to the first of them."""
+    """A file whose owner has no batches in it any more. Other coordinators may still have batches in the
+    file, so the owner must hand the file over to the first of the remaining owners."""
 
     object_key: str
     remaining_owner_ids: Sequence[int]

@@ -22,8 +22,8 @@ R = TypeVar("R")
 
 class DisklessCoordinatorCalls(ABC):
     """Makes calls to coordinators. :meth:`call` makes any declared call. For many calls there is also a
-    separate method. The first argument of all methods except :meth:`call` is the coordinator: the partition
-    of ``__diskless_metadata``.
+    separate method. The first argument of all methods except :meth:`call` identifies the coordinator: it is
+    the number of a partition of ``__diskless_metadata``.
 
     If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. After NOT_COORDINATOR and
     COORDINATOR_LOAD_IN_PROGRESS, it is certain that a call has not changed the state. After any other error,

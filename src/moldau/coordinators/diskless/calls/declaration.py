@@ -28,7 +28,8 @@ class Lane(Enum):
     """The connection for commits. No request on it waits for new data, so commits get their responses
     soon."""
     WAITING = "finds"
-    """Each coordinator has a separate connection for the requests that wait at the coordinator."""
+    """The connection for requests that may wait at the coordinator. It is a separate connection for each
+    coordinator."""
 
 
 def _shared(arguments: object) -> Lane:
@@ -46,10 +47,10 @@ class DisklessCall(CallDeclaration[A, R]):
     serve: Callable[[ServedCalls, int, A], Awaitable[R]]
     """The operation of the call on a coordinator."""
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
-    """The topics that the request names, if the call requires READ on them."""
+    """Returns the topics that a request names, if a client needs the right READ on these topics."""
     named_epochs: NamedEpochs = no_epochs
-    """The epochs that the request names. They must not be newer than the metadata of the broker that handles
-    the request."""
+    """Yields the epochs that the request names. The broker that handles the request refuses epochs that are
+    newer than the epochs in its metadata."""
     lane: Callable[[A], Lane] = _shared
     """The connection on which a broker sends this request."""
 

@@ -1,4 +1,4 @@
-"""The epochs that requests to coordinators name, compared with the metadata."""
+"""Compares the epochs that requests to coordinators name with the epochs in the metadata."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
@@ -23,14 +23,14 @@ class KnownEpochs(Protocol):
 
 
 class NamedEpochs(Protocol):
-    """Yields a pair for each epoch that a request names: this epoch, and the newest epoch that this node
-    knows."""
+    """Yields a pair for each epoch that a request names: the epoch in the request, and the newest epoch in
+    this node's metadata."""
 
     def __call__(self, request: Any, known: KnownEpochs) -> Iterable[tuple[int, int]]: ...
 
 
 def no_epochs(request: Any, known: KnownEpochs) -> Iterable[tuple[int, int]]:
-    """The request names no epochs."""
+    """The :class:`NamedEpochs` of a request that names no epochs."""
     return ()
 
 
@@ -57,9 +57,9 @@ def epochs_of_prunes(request: Any, known: KnownEpochs) -> Iterator[tuple[int, in
 def check_epochs(named: Iterable[tuple[int, int]]) -> None:
     """Raise an error if a request names an epoch that is newer than the metadata of this node.
 
-    There are two possible causes. The node's metadata may be late, and then a repeated request will succeed.
-    The other possible cause is that this epoch does not exist. In this case the coordinator must not store
-    the epoch. Otherwise the coordinator would refuse the broker or leader with the real epoch forever.
+    There are two possible causes. First, the metadata of this node may be out of date; then the request
+    succeeds when it is repeated later. Second, the epoch may not exist. If the coordinator stored such an
+    epoch, it would refuse the requests with the real, lower epoch forever.
 
     Raises COORDINATOR_NOT_AVAILABLE.
     """

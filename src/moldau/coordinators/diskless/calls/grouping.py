@@ -1,5 +1,5 @@
-"""Groups entries for partitions by topic, because messages need this form. A *row* is the entry of one
-partition."""
+"""Groups entries of partitions by topic, because Kafka's messages have partitions inside topics. A *row* is
+the entry of one partition."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -42,11 +42,11 @@ def topics_of(values: Iterable[P], topic: Callable[..., Any], row: Callable[[P],
 
 
 class LateRows(Sequence[V], Generic[S, V]):
-    """A sequence of values that are not stored. A value is computed each time it is read, from an element of
+    """A sequence that does not store its values. Each time a value is read, it is computed from an element of
     ``origins``.
 
-    The sequence is used for requests with tens of thousands of rows. The rows are not all computed in one
-    iteration of the event loop, and they are not all in memory at the same time.
+    The sequence is used for requests with tens of thousands of rows. With this class, the rows are not all in
+    memory at the same time, and need not all be computed in one iteration of the event loop.
     """
 
     def __init__(self, origins: Sequence[S], value: Callable[[S], V]) -> None:

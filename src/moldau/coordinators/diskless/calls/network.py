@@ -13,8 +13,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-"""Errors of a broker that does not lead the coordinator, or that leads it but cannot serve it at the
-moment."""
+"""The error codes of a broker that does not lead the coordinator, or that leads it but cannot handle requests
+to it at the moment."""
 
 
 class CoordinatorChannel(Protocol):
@@ -48,10 +48,10 @@ class RpcChannel:
         moved: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
-        """``locate`` returns host and port of the broker that leads a coordinator. The function should cache
-        the addresses.
+        """``locate`` returns the host and port of the broker that leads a coordinator. It is called for every
+        request, so it should cache the addresses.
 
-        ``moved`` is called when another broker may lead a coordinator now.
+        ``moved`` is called with a coordinator when another broker may now lead this coordinator.
         """
         self._rpc = rpc
         self._locate = locate

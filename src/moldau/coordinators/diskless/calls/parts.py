@@ -29,8 +29,8 @@ class GuardToIssue(NamedTuple):
 
 
 class IssuedGuard(NamedTuple):
-    """The producer's guard in the partition. It stays the same until a marker, or a new epoch of the
-    coordinator, makes the guard invalid."""
+    """The producer's guard in the partition. The guard stays valid until a marker of the producer is written,
+    or until the coordinator begins a new leader epoch."""
 
     topic_id: UUID
     partition_index: int
@@ -66,8 +66,8 @@ class EndedTransactionPart(NamedTuple):
 
 
 class ProducerOfPartition(NamedTuple):
-    """A producer that has written to a partition. The partition stores the producer's last batches. A number
-    that is not known is -1."""
+    """A producer that has written to a partition. The partition still stores this producer's last batches.
+    The value -1 means that a number is not known."""
 
     producer_id: int
     producer_epoch: int

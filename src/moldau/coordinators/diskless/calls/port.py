@@ -1,4 +1,5 @@
-"""The operations of diskless coordinators that calls name; ``DisklessCoordinator`` implements them."""
+"""The interface with the operations of diskless coordinators. The declarations of calls refer to these
+operations, and ``DisklessCoordinator`` implements them."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Protocol

@@ -18,31 +18,26 @@ unknown, so the caller repeats the call.
 """
 
 FORGOTTEN: Final = ErrorCode.operation_not_attempted
-"""Error code for a ``commit_file`` call with an old file. The coordinator has already removed the result of
-this file.
-
-This call did nothing. If an earlier call was sent, its outcome stays unknown.
+"""Error code for a ``commit_file`` call with a file that is so old that the coordinator may have forgotten
+its result. This call changed nothing. If an earlier call was sent, its outcome stays unknown.
 """
 
 NUMBER_PASSED: Final = ErrorCode.invalid_update_version
 """Error code for a ``commit_file`` call with a number that the coordinator has already passed. The
-coordinator does not know the result of the file.
-
-This call did nothing. If an earlier call was sent, its outcome stays unknown. The coordinator refuses all
-lower numbers of this broker epoch, too.
+coordinator has no stored result of this file. This call changed nothing. If an earlier call for the file was
+sent, its outcome stays unknown. The coordinator also refuses all lower numbers of this broker epoch.
 """
 
 HELD: Final = ErrorCode.not_leader_or_follower
 """Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
 
-For about a second, the broker commits the batch again together with each of the broker's next objects. After
-that the broker makes the producer send the batch again.
+For about a second, the broker repeats the commit of this batch together with the commit of each of its next
+objects. After that, the broker refuses the batch with an error after which the producer sends the batch
+again.
 """
 
 UNGUARDED: Final = ErrorCode.not_enough_replicas
-"""Error code of a transactional batch without a valid guard. The batch is not committed, and may be sent
-again.
-
-Before the broker commits the batch again, it gets another guard, and asks the transaction's coordinator
-again.
+"""Error code of a transactional batch without a valid guard. The batch is not committed. Its commit can be
+repeated after the broker has got another guard and has verified the transaction at the transaction
+coordinator again.
 """

@@ -19,8 +19,8 @@ _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 
 
 def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True) -> bytes:
-    """Encode the number of batches, the lists of partitions and producers, and the columns. If there are
-    guards, they are the last column."""
+    """Encode batches as bytes: their number, the lists of partitions and producers, and the columns. The
+    column of the guards, if there is one, is the last column."""
     out = bytearray()
     put_varint(out, len(batches))
     if not batches:
@@ -57,8 +57,8 @@ def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True
 
 
 def _sequence_slack(batch: BatchToCommit) -> int:
-    """Return the difference between a batch's last sequence and the expected last sequence. The expected
-    value is computed from the base sequence and the last offset delta. The difference is 0 in a valid
+    """Return the difference between a batch's last sequence and the expected last sequence. The expected last
+    sequence is computed from the base sequence and the last offset delta. The difference is 0 in a valid
     batch."""
     if batch.base_sequence < 0:
         return batch.last_sequence - batch.base_sequence

@@ -2,13 +2,13 @@
 
 A column begins with its base as a zigzag varint. The base is the smallest value or 0. The next byte is the
 width in bytes (0 to 8) of the largest difference from the base. The differences follow as *planes* (all
-lowest bytes, all second bytes, ...). The number of values is not part of the column. If all values are equal,
-they take no bytes at all. The size of the bytes therefore does not limit the number of values. A reader must
-set a maximum for this number.
+lowest bytes, all second bytes, ...). The number of values is not part of the column, so a reader gets it from
+another place. If all values are equal, the differences take no bytes. A short column can therefore have any
+number of values, and a reader must check that the number is not above a maximum.
 
-One varint for each value would need as little space, but Python would need half a microsecond for each value.
-A column needs a few hundredths of a microsecond for each value. This is fast enough for 200,000 batches a
-second.
+If each value was written as a varint, the size would be about the same, but Python would need half a
+microsecond for each value. With columns it needs a few hundredths of a microsecond for each value. This is
+fast enough for 200,000 batches a second.
 """
 
 import struct
@@ -42,8 +42,8 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     if not values:
         return
     first = values[0]
-    # Check whether all values are equal. This takes a third of the time of a search for the smallest and
-    # largest values.
+    # Check first whether all values are equal, because this check takes only a third of the time that ``min``
+    # and ``max`` take.
     if values[-1] == first and values.count(first) == len(values):
         put_varint(out, first)
         out.append(0)
@@ -51,7 +51,7 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     low, high = min(values), max(values)
     width = ((high - low).bit_length() + 7) >> 3
     if low > 0 and width and width == (high.bit_length() + 7) >> 3:
-        low = 0  # With base 0 the column has the same width, and no subtraction is necessary.
+        low = 0  # Base 0 gives the same width, and needs no subtraction.
     put_varint(out, low)
     out.append(width)
     if width == 1:
@@ -115,8 +115,8 @@ class ColumnReader:
         low = self.varint()
         width = self.raw(1)[0]
         values = self._values(count, low, width)
-        # In most columns, even the largest value that fits into the width is within the limits. In this case,
-        # the values need not be checked one by one.
+        # The base and the width give the largest possible value of the column. In most columns it is within
+        # the limits. Then the values need not be checked one by one.
         highest = low if width == 0 else low + (1 << 8 * width) - 1
         if low < limits[0] or (highest > limits[1] and max(values) > limits[1]):
             raise ColumnError(f"a value is not between {limits[0]} and {limits[1]}")

@@ -1,8 +1,8 @@
 """FileCommitted as two byte strings of columns: the receipt and the locations. Pure.
 
-The receipt contains only the data for the response to the broker that uploaded the file. The receipt stays in
-memory while this broker may repeat its request. With 500 batches over 50 partitions, both strings together
-take 10 to 13 bytes per batch. KIP-1164's form takes 67 bytes per batch.
+The receipt contains the data from which the response to the uploading broker is made. It stays in memory for
+the time in which the broker may repeat its request. With 500 batches over 50 partitions, both strings
+together take 10 to 13 bytes per batch. KIP-1164's form takes 67 bytes per batch.
 """
 
 from itertools import chain
@@ -17,7 +17,8 @@ from moldau.protocol.records.diskless import DisklessFileCommittedRecord
 from moldau.runtime import ErrorCode
 
 _NO_MARKERS: Final = 0
-"""The number of markers in the locations. It is always 0, because markers have their own kind of record."""
+"""The value of the field for the number of markers. It is always 0, because markers are in records of another
+type."""
 
 
 class Receipt(NamedTuple):
@@ -124,7 +125,8 @@ def encode_locations(record: FileCommitted) -> bytes:
 
 
 def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
-    """Encode the record in Moldau's own version (1). The receipt is then also stored in ``record``."""
+    """Encode the record in Moldau's own version (1). This function also stores the encoded receipt in
+    ``record``."""
     record.receipt = encode_receipt(record)
     return DisklessFileCommittedRecord(
         object_key=record.object_key,

@@ -1,9 +1,10 @@
 """Finds the deletable objects of the WAL, which are the unused files of a coordinator.
 
-If the coordinator owns a file, and all batches of the file are deleted, there are two cases. If there is no
-next owner, the file is *free*. Its object is deleted after a grace period
+If the coordinator owns a file, and all its batches in the file are deleted, there are two cases. If there is
+no next owner, the file is *free*. Its object is deleted after a grace period
 (``diskless/upkeep/file_deletion.py``). If there are next owners, the file is *handed over* to the first of
-them. A file of another owner is only reported to its owner.
+them. If another coordinator owns the file, this coordinator does neither; :meth:`DeletableFiles.of_others`
+lists such files.
 """
 
 from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile

@@ -13,20 +13,21 @@ from moldau.runtime import ErrorCode
 ROWS_A_TURN: Final = 1_000
 """Number of partitions that are searched without a break. This takes some milliseconds."""
 BATCHES_A_TURN: Final = 1_000
-"""A search pauses after it has found this number of batches. It takes about 10 ms to find so many batches."""
+"""When a search has found this number of batches, which takes about 10 ms, it makes a pause for other tasks
+of the event loop."""
 PARTITION_BATCHES_MAX: Final = 4_000
 """Maximum number of batches of a partition in a response. Finding them takes about 30 ms without a pause."""
 ANSWER_BATCHES_MAX: Final = 32_768
-"""Maximum number of batches in a response. It limits the memory of the response to about 30 MB. The limit of
-bytes in a request is not enough for this purpose, because batches may be very small."""
+"""Maximum number of batches in a response. It limits the memory of the response to about 30 MB. The byte
+limit of a request does not limit this memory, because batches may be very small."""
 
 
 class Finder:
     """Handles FindBatches calls. A call may wait for commits."""
 
     def __init__(self, waiting: WaitingRoom[PartitionId]) -> None:
-        """``waiting`` contains the calls that wait. After a commit, it is notified of the changed
-        partitions."""
+        """``waiting`` contains the waiting calls. The caller notifies it of the changed partitions after each
+        commit."""
         self._waiting = waiting
 
     async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
@@ -56,8 +57,8 @@ class Finder:
     async def _search(
         reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionId] | None
     ) -> "_Search":
-        """Search all partitions. From the time when a partition is searched, ``waiter`` is notified of its
-        changes."""
+        """Search all partitions of the call. If ``waiter`` is given, it is notified of all changes of a
+        partition from the time when this partition is searched."""
         search = _Search(call)
         for start in range(0, max(1, len(call.partitions)), ROWS_A_TURN):
             if start:
@@ -79,8 +80,8 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 class _Search:
     """One search for the batches of a call, and its results so far.
 
-    The limits of bytes and batches are applied in the order of the call. If there is any batch, the call as a
-    whole returns at least one batch, even above the limits.
+    The limits for bytes and batches apply to all partitions together, in the order of the call. If there is
+    any batch, the call as a whole returns at least one batch, even above the limits.
     """
 
     def __init__(self, call: FindBatchesCall) -> None:

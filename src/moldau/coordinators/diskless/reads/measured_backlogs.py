@@ -6,7 +6,8 @@ from moldau.coordinators.diskless.calls import Backlog
 
 
 class MeasuredBacklogs:
-    """The result of the last measurement. Commits return it to the brokers that produce."""
+    """The result of the last measurement. The responses to commits contain it, so that the committing brokers
+    know it."""
 
     def __init__(self) -> None:
         self._size_bytes: dict[int, int] = {}

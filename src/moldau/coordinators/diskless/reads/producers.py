@@ -8,8 +8,8 @@ from moldau.runtime import ErrorCode
 
 
 def describe_producers(shard: DisklessShard, wanted: PartitionId) -> ProducersOfPartition:
-    """The producers of a partition, for which the partition stores the last batches. The error is
-    UNKNOWN_TOPIC_OR_PARTITION if there is no such partition."""
+    """Return the producers whose last batches the partition stores. The error is UNKNOWN_TOPIC_OR_PARTITION
+    if there is no such partition."""
     partition = shard.partitions.find(*wanted)
     if partition is None:
         message = "This coordinator has no such partition."

@@ -49,7 +49,8 @@ class StoreReader:
         """Yield extents with their object keys. The first extent is the extent that contains ``offset``. A
         marker has an empty key.
 
-        The caller must not ``await`` while it iterates, because a write would change the newest records.
+        The caller must not ``await`` while it iterates. During an ``await``, extents could be written to
+        SQLite and removed from memory.
         """
         database, number = self._store.database, partition.number
         while True:
@@ -147,8 +148,8 @@ class StoreReader:
         )
 
     def settled_size_bytes(self, partition: StoredPartition) -> int | None:
-        """Return the size of the partition's batches that are not deleted. The result is ``None`` while
-        batches before the WAL's start are still counted in the known size."""
+        """Return the size of the partition's batches that are not deleted. The result is ``None`` if the size
+        is not exact at the moment, because deleted batches before the WAL's start are still counted in it."""
         written = self._store.materialiser.partitions.get(partition.number)
         if written is None or written.wal_start != partition.wal_start:
             return None
@@ -173,8 +174,8 @@ class StoreReader:
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
         """Return the first offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp.
-        The extent is found by binary search. The values of this column never decrease while offsets grow, so
-        no index by time is needed.
+        The extent is found by binary search. An extent with higher offsets never has a smaller
+        ``timestamp_bound_ms``, so no index by time is needed.
         """
         low, high = start, partition.next
         while low < high:
@@ -226,8 +227,8 @@ class StoreReader:
     # -- tools ----------------------------------------------------------------------------------
 
     def describe_partitions(self, partitions: Sequence[StoredPartition]) -> list[DescribedPartition]:
-        """Describe the partitions. The call adds up sizes over all files. Therefore it is for command-line
-        tools, not for frequent use."""
+        """Describe the partitions. This method reads the sizes of all files of the partitions, which is slow.
+        Therefore it is only for command-line tools."""
         described = []
         for partition in partitions:
             written = self._store.materialiser.partitions.get(partition.number)

@@ -13,13 +13,14 @@ RETENTION_EXTENTS: Final = 1000
 
 
 def retained_from(reader: StoreReader, policy: RetentionPolicy, now_ms: int) -> int | None:
-    """The log start that the policy requires; ``None`` when there is nothing more to delete.
+    """Return the log start that the policy requires; ``None`` when nothing must be deleted.
 
-    One call reads at most ``RETENTION_EXTENTS`` extents. The call in the next pass continues after them.
+    One call reads at most ``RETENTION_EXTENTS`` extents. If more extents must be deleted, the next call finds
+    them.
     """
     partition = reader.partition(policy.topic_id, policy.partition_index)
     if partition is None or partition.log_start < partition.wal_start:
-        return None  # the part of the partition in remote storage is older, so it is deleted first
+        return None  # older records are in remote storage, and are deleted first
     size_bytes = reader.settled_size_bytes(partition) if policy.retention_bytes >= 0 else None
     excess = 0 if size_bytes is None else size_bytes - policy.retention_bytes
     before_ms = now_ms - policy.retention_ms if policy.retention_ms >= 0 else None

@@ -1,5 +1,5 @@
-"""The canonical form of a diskless coordinator's state. In this form, states with the same content are equal.
-Pure."""
+"""The canonical form of a diskless coordinator's state. Two states have equal canonical forms if they have
+the same content. Pure."""
 
 from typing import Any
 
@@ -9,8 +9,7 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(table: PartitionTable, files: FileMemory) -> CanonicalState:
-    """Return the state in canonical form: the partitions, the producers, and the files with remembered
-    outcomes."""
+    """Return the state in canonical form: the partitions, the producers, and the stored results of files."""
     partitions = sorted(table, key=lambda partition: partition.number)
     return CanonicalState(
         parts={

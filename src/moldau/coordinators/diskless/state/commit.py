@@ -125,10 +125,10 @@ class _Columns(NamedTuple):
 class CommitDecision:
     """Decides one file; ``record`` is the result.
 
-    The rule is :meth:`_check_each`, which accepts or refuses batch by batch. Two faster methods accept
-    batches by columns when there are no special cases: :meth:`_accept_file` accepts a whole file, and
-    :meth:`_accept_stretch` accepts the adjacent batches of one partition (decision 0029). When these methods
-    find a special case, they change nothing.
+    The complete rule is in :meth:`_check_each`, which accepts or refuses one batch after another. Two faster
+    methods accept batches by columns when there are no special cases: :meth:`_accept_file` accepts a whole
+    file, and :meth:`_accept_stretch` accepts the adjacent batches of one partition (decision 0029). When
+    these methods find a special case, they change nothing.
     """
 
     def __init__(
@@ -423,8 +423,8 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. A
-        batch of an unknown producer is accepted after a shorter time (the result ``None``)."""
+        """Check a batch whose predecessor is missing. The batch waits, and is refused after a time limit. The
+        batch of an unknown producer is accepted after a shorter time (the result is then ``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         gaps, belief_ms = self._gaps, min(BELIEF_MS, self._gaps.belief_ms)
@@ -486,7 +486,7 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # The positions are ascending indexes of the complete list, so each batch gets its final place.
+    # The positions are indexes of the complete list, in ascending order, so each insertion is correct.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)

@@ -1,8 +1,9 @@
 """The order of each broker's commits at one coordinator. Pure.
 
 A broker has several commits in progress. Each commit has a place: the epoch of the broker's registration, and
-a number that grows by one. The coordinator decides number n + 1 after number n. Therefore a lost connection
-or a move of the coordinator does not reorder the batches of a producer without sequences.
+a number that grows by one. The coordinator decides number n + 1 after number n. Therefore the batches of a
+producer without sequence numbers stay in order, even if a connection is lost or the coordinator moves to
+another broker.
 
 The log contains the place of each committed file. A refused commit has no record, so the leader keeps its
 number only in memory. A new leader uses ``open_from``, the lowest number whose outcome the broker does not
@@ -25,7 +26,7 @@ WAITING_MAX: Final = 64
 WAITING_MS: Final = 1_000
 """Time after which a waiting commit gets an error. The broker then repeats the commit. The responses on a
 connection come in the order of its requests. A waiting commit therefore delays the responses after it. The
-time is much longer than the delays between two connections of a broker."""
+time is much longer than the difference between the delays of two connections of a broker."""
 
 
 class CommitTurn(Enum):
@@ -35,7 +36,8 @@ class CommitTurn(Enum):
     LATER = "later"
     """An earlier commit of the broker is missing, so the commit must wait."""
     PAST = "past"
-    """The commit's number was decided before, or the broker has registered again since then."""
+    """The number of the commit was decided before, or the coordinator already knows a newer epoch of this
+    broker."""
 
 
 class WaitingCommit(NamedTuple):
@@ -98,8 +100,8 @@ class CommitOrder:
         return []
 
     def wait(self, waiting: WaitingCommit, place: CommitPlace) -> list[Reply]:
-        """Keep a commit until all earlier numbers are decided. If an earlier call with the same number waits,
-        the result is an error for that call.
+        """Keep a commit until all earlier numbers are decided. If an earlier call with the same number is
+        still waiting, the result contains an error for the earlier call.
 
         Raises COORDINATOR_NOT_AVAILABLE when too many commits of the broker wait.
         """
@@ -148,6 +150,6 @@ class CommitOrder:
 
 
 def _refuse(waiting: WaitingCommit, reason: str) -> Reply:
-    """Answer with an error that is not a definite refusal. The outcome is not certain for the broker, because
-    it may have sent the commit again."""
+    """Answer with an error that is not a definite refusal. For the broker the outcome of the commit must stay
+    open, because it may have sent the same commit a second time."""
     return Reply(waiting.token, KafkaError(ErrorCode.coordinator_not_available, reason))

@@ -63,7 +63,8 @@ def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode
             return ErrorCode.transaction_coordinator_fenced
     is_of_next = partition.is_in_transaction(producer_id) and window is not None and epoch == epoch_of(window)
     if marker.transaction_version >= VERSION_WITH_BUMPS and is_of_next:
-        # This is a late copy of a marker that was already written. The marker has raised the producer's
-        # epoch, and now the next transaction with this epoch is open. The copy must not end it.
+        # This is a late copy of a marker that was already written. The first copy has raised the producer's
+        # epoch, and the producer's next transaction is now open with this epoch. The late copy must not end
+        # the next transaction.
         return ErrorCode.invalid_producer_epoch
     return ErrorCode.none

@@ -24,14 +24,14 @@ class CoordinatorTimes:
 
     @property
     def repeat_age_ms(self) -> int:
-        """An age in ms. The results of all committed files below this age are in memory, so that the
-        coordinator can respond to repeated calls for these files."""
+        """The age in ms up to which a repeated call for a file is answered with the stored result. The
+        results of all committed files that are younger are in memory."""
         return 2 * self.max_commit_age_ms
 
     @property
     def remember_ms(self) -> int:
-        """Time for which results and closed keys are kept. They are needed for every file that is younger
-        than ``repeat_age_ms``."""
+        """Time in ms for which results and closed keys are kept. It is longer than ``repeat_age_ms`` by the
+        maximum difference between two clocks."""
         return self.repeat_age_ms + self.clock_skew_ms
 
 
@@ -76,8 +76,8 @@ class FileMemory:
     def forget_before(self, time_ms: int) -> None:
         """Drop results and closed keys that are older than ``time_ms``.
 
-        All entries are checked, because the clock of a new leader may be behind the clock of the previous
-        leader.
+        All entries are checked, because they are not always ordered by time: the clock of a new leader may be
+        behind the clock of the previous leader.
         """
         self._forgotten_before_ms = max(time_ms, self._forgotten_before_ms or 0)
         results, closed = self._results, self._closed
@@ -91,9 +91,9 @@ class FileMemory:
         yield from self._results.items()
 
     def outcomes_from_ms(self, times: CoordinatorTimes) -> int:
-        """A creation time. If a file was created before it and is not known, its outcome may have been
-        forgotten, and the coordinator would refuse it as too old. ``times`` are the limits of the coordinator
-        that wrote the records."""
+        """Return a creation time. If an unknown file was created before this time, the coordinator may have
+        committed it and forgotten its result. A commit of such a file would be refused as too old. ``times``
+        are the limits of the coordinator that wrote the records."""
         newest_ms = max(
             (min(found.created_ms, found.committed_ms) for found in self._results.values()), default=0
         )

@@ -1,10 +1,11 @@
-"""Batches of idempotent producers that arrive before their predecessors, through other brokers. Pure.
+"""Batches of idempotent producers that arrive before the previous batches of the same producers, which were
+sent through other brokers. Pure.
 
 A batch may overtake the previous batch when a producer changes brokers with requests in flight. The
 coordinator then lets this batch wait. The batch gets no offset, and the broker commits the batch again with
 the broker's next object. Meanwhile the missing batch may arrive. If the missing batch does not arrive in
-time, the coordinator checks the sequence of the waiting batch. Kafka's brokers check the sequence
-immediately.
+time, the coordinator refuses the waiting batch because of its sequence, as Kafka's brokers do immediately.
+But the first batch of an unknown producer is accepted after :data:`BELIEF_MS`.
 
 This state is in no record, so the waits start again at a new leader.
 """
@@ -17,9 +18,9 @@ PATIENCE_MS: Final = 30_000
 after the error OUT_OF_ORDER_SEQUENCE_NUMBER. Batches of the old epoch that are still in progress are then
 lost or duplicated."""
 BELIEF_MS: Final = 10_000
-"""Maximum wait for sequence 0 of an unknown producer. After that time the coordinator makes an assumption:
-the producer began at another broker and was then removed at this coordinator. In this case it is not certain
-that the producer's earlier batches were in order."""
+"""Maximum wait for sequence 0 of an unknown producer. After that time the coordinator assumes that it has
+already removed the state of this producer, and accepts the later batch. If this assumption is wrong, the
+batches of the producer may be out of order."""
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31
 
@@ -43,8 +44,8 @@ class ProducerGaps:
         self._gaps: dict[tuple[int, int, int], _Gap] = {}
 
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
-        """Return the time for which a batch's predecessor has been missing. ``key`` is the partition number,
-        producer id and epoch.
+        """Return the time for which the batch before this batch has been missing. ``key`` is the partition
+        number, producer id and epoch.
 
         The time begins when the first batch with a later sequence arrives, from any broker. ``now_ms`` must
         come from a clock without jumps, because batches are lost if a wait ends too soon.

@@ -1,12 +1,12 @@
-"""Guards of transactional batches. They prevent a late batch from beginning a transaction that never ends.
-Pure.
+"""Guards of transactional batches. Without guards, a batch that is committed after its transaction was
+aborted could begin a transaction that never ends. Pure.
 
 A batch waits in a buffer and during an upload, and its transaction may be aborted in that time. With
-transaction versions 0 and 1 the abort does not change the producer's epoch. Therefore each transactional
-batch is committed with a guard. First this coordinator issues the guard. Then the broker asks the
-transaction's coordinator whether the partition belongs to the transaction. A marker of the producer makes the
-guard invalid. A change of the leader also makes guards invalid, because they are in memory only. If the guard
-of a batch is invalid, the producer sends the batch again.
+transaction versions 0 and 1 an abort does not change the producer's epoch, so the epoch cannot show that the
+batch is late. Therefore each transactional batch is committed with a guard. First this coordinator issues the
+guard. Then the broker asks the transaction's coordinator whether the partition belongs to the transaction. A
+marker of the producer makes the guard invalid. A change of the leader also makes guards invalid, because they
+are in memory only. If the guard of a batch is invalid, the producer sends the batch again.
 """
 
 from typing import Final, NamedTuple, TypeAlias

@@ -88,8 +88,8 @@ class PartitionState:
         return expired
 
     def copy_offsets(self, other: "PartitionState") -> None:
-        """Copy everything except the producers from ``other``. The transactions are copied, so later changes
-        in ``other`` have no effect on this partition."""
+        """Copy everything except the producers from ``other``. The object with the transactions is copied,
+        too, so later changes of ``other`` do not change this partition."""
         self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
         self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
         self.remote_position = other.remote_position

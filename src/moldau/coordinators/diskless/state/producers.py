@@ -1,8 +1,8 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
-A window is one byte string, which is the same in memory and in the store. Byte strings are used because they
-are fast. Each batch changes a window. If windows were tuples of tuples, these changes would take a third of
-the coordinator's time. The string consists of native 64-bit integers. It begins with the epoch, and the time
+A window is one byte string, which is the same in memory and in the store. Each batch changes a window, so a
+change must be fast. With tuples of tuples instead of byte strings, these changes would take a third of the
+coordinator's CPU time. The string consists of native 64-bit integers. It begins with the epoch, and the time
 of the last batch in ms. An :data:`Entry` for each of the last batches of that epoch follows, oldest first.
 """
 
@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 SEQUENCE_MODULUS: Final = 1 << 31
 WINDOW_BATCHES: Final = 5
 NO_EPOCH: Final = -1
-"""This value means that the producer id has no epoch. As in Kafka, the batches of such a producer may have
-any sequence."""
+"""The epoch of batches from a producer that has an id but no epoch. As in Kafka, the first sequence of such a
+producer may be any number."""
 
 Window: TypeAlias = bytes
 
@@ -179,8 +179,8 @@ def all_extended(
     before = map(sub, base_sequences, repeat(1))
     if numbers[::step].tobytes() != packed_epochs or numbers[step - 3 :: step].tobytes() != pack(*before):
         return None
-    # Skip one entry of the joined bytes. Each window then loses its oldest entry, and gets room for the new
-    # entry at its end.
+    # Remove the first four numbers of the joined windows. All later numbers then move by one entry, so each
+    # window loses its oldest entry and has space for a new entry at its end.
     del numbers[:4]
     numbers.extend((0, 0, 0, 0))
     numbers[::step] = array("q", packed_epochs)

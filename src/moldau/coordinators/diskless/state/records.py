@@ -70,8 +70,8 @@ class Expired(NamedTuple):
     """Removes old state. The removal is a record, so that a coordinator's state depends on its log alone."""
 
     files_before_ms: int
-    """Two kinds of entries are removed: results of files that were committed before this time, and keys that
-    were closed before it."""
+    """A time. The results of files that were committed before this time are removed, and the object keys that
+    were closed before this time are removed."""
     producers_before_ms: int
     """Producers are removed if their last batch was committed before this time."""
 

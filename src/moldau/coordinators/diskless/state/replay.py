@@ -43,8 +43,8 @@ def begun_in(record: FileCommitted) -> list[BegunIn]:
 def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
     """Apply the file to the partitions and their producers, and return the changes, run by run.
 
-    A recent decision already contains its changes. For a record that is read from the log, this function
-    computes the changes by the same rules.
+    If this process has just decided the record, the record already contains the changes. If the record was
+    read from the log, this function computes the changes by the same rules.
     """
     decided, record.decided = record.decided, None
     moves = _moves(partitions, record) if decided is None else decided
@@ -80,7 +80,8 @@ def replay_markers(partitions: PartitionTable, record: TransactionsEnded) -> Seq
 
 
 def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
-    """The change of each run. Later runs include the changes of earlier runs."""
+    """Yield the state of a partition after each run. The state after a run includes the changes by the
+    earlier runs of the file."""
     start = 0
     for topic_id, index, offset, count in record.runs:
         partition = partitions.find(topic_id, index)

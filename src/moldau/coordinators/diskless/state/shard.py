@@ -70,8 +70,8 @@ class ReplayedChanges:
 
 
 class DisklessShard:
-    """State and decisions of one coordinator. Each operation returns effects that lead to exactly one
-    result."""
+    """State and decisions of one coordinator. For each operation there is exactly one result. It is in the
+    effects of the operation, or, if a commit has to wait, in the effects of a later operation."""
 
     def __init__(self, settings: CoordinatorTimes | None = None) -> None:
         self.settings = settings or CoordinatorTimes()
@@ -96,9 +96,9 @@ class DisklessShard:
         cluster, with which the age of the file is measured. By default both are ``now_ms``.
 
         The result is a :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS``, FORGOTTEN and
-        NUMBER_PASSED. If an earlier commit of the same broker has not arrived, this call waits. The call then
-        gets its result from :meth:`commit_due`. If the earlier commit does not arrive within a second,
-        :meth:`refuse_outdated` refuses this call.
+        NUMBER_PASSED. If an earlier commit of the same broker has not arrived yet, this call has no result at
+        first. It gets its result from :meth:`commit_due` after the earlier commit was decided. If the earlier
+        commit does not arrive within a second, :meth:`refuse_outdated` refuses this call.
         """
         place, broker_id = call.place, call.uploader_broker_id
         if place is None:
@@ -116,7 +116,7 @@ class DisklessShard:
         except KafkaError as error:
             if not obsolete:
                 raise
-            # even after an error, all calls that no longer wait must get their results
+            # the error is returned and not raised, so that the calls in ``obsolete`` also get their responses
             return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
@@ -168,7 +168,7 @@ class DisklessShard:
         committed.
 
         Brokers take the creation time of a file, and coordinators take ``cluster_ms``, from the active
-        controller's clock. A wrong clock of a broker therefore makes no file old or young.
+        controller's clock. Therefore a wrong clock of a broker does not change the age of a file.
         """
         key = call.object_key
         known = self.files.result(key)
@@ -292,8 +292,8 @@ class DisklessShard:
     def close_files(
         self, object_keys: Sequence[str], live: Collection[str], now_ms: int, token: Token
     ) -> Effects[DisklessRecord]:
-        """Record in the log that these objects will not be committed any more. The result is a list with one
-        entry for each object.
+        """Record in the log that this coordinator will not commit these objects any more. The result is a
+        list with one entry for each object.
 
         ``live`` contains the keys of files in the store. A file that was committed at this coordinator is
         refused.
@@ -331,9 +331,8 @@ class DisklessShard:
     def expire(self, token: Token, now_ms: int, cluster_ms: int | None = None) -> Effects[DisklessRecord]:
         """Remove outdated entries. The result is ``None``.
 
-        For results and closed keys, the earlier of the two times is used. The reason is that the age of a
-        file is measured with ``cluster_ms``, and that the result of a file must be kept while the file is
-        young.
+        For results and closed keys, the earlier of the two times is used. If the cluster's clock is behind, a
+        file is younger by ``cluster_ms``, and the result of a young file must be kept.
         """
         cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
         files_now_ms = now_ms if cluster_ms is None else min(now_ms, cluster_ms)

@@ -1,8 +1,8 @@
 """The transactions of a partition. The last stable offset depends on the open transactions, and
 read_committed readers skip the aborted transactions. Pure.
 
-No object has to be read to find transactions. A file's record marks transactional batches, and the ends of
-transactions are records.
+The transactions can be computed from the coordinator's log without a read of objects: the record of a file
+marks the transactional batches, and other records contain the ends of transactions.
 """
 
 from bisect import bisect_left
@@ -80,8 +80,8 @@ class AbortedExtent(NamedTuple):
     first_offset: int
     producer_id: int
     last_stable_offset: int
-    """The last stable offset of the partition after the marker. Transactions that end later begin at this
-    offset or after it."""
+    """The last stable offset of the partition after the marker. Every transaction that ends later has its
+    first offset at or after this offset."""
 
 
 class AbortedExtents:

@@ -103,8 +103,9 @@ class Database:
     def open_clean(
         cls, opener: SqliteOpener, disk: Disk, path: str, log: str, on_damage: Callable[[Exception], None]
     ) -> "Database | None":
-        """Open the existing database if this version closed it cleanly for this log and its checksum is
-        correct.
+        """Open the existing database if all these conditions hold: it has the table version of this software,
+        it belongs to this log, it was closed cleanly, and its checksum is correct. Otherwise returns
+        ``None``.
 
         From the opening on, the database is marked as not cleanly closed. The identity of the log is needed,
         because a matching offset and epoch do not prove that the database belongs to the log.
@@ -155,7 +156,8 @@ class Database:
         return clean
 
     def _damaged(self, error: Exception) -> KafkaError:
-        """Report a damaged file. The file is not read any more. Callers retry while it is rebuilt."""
+        """Report that the file is damaged, and return the error for the caller of the read or write. With
+        this error, clients retry until the file is rebuilt. The damaged file is not read any more."""
         self._on_damage(error)
         return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
 
@@ -240,7 +242,7 @@ class Database:
         )
 
     def take_over(self, row: FileRow) -> None:
-        """Store that this coordinator owns a file. The file may already have a row."""
+        """Store that this coordinator owns a file. If the file already has a row, the row is changed."""
         self.connection.execute(
             "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
             " do update set owned = 1, next_owners = excluded.next_owners,"

@@ -1,8 +1,8 @@
 """Extents: the batches of one partition in one file, packed. Pure.
 
 A batch takes 21 bytes. These are byte offset, size and last offset delta (32 bits each), the largest
-timestamp (64 bits) and flags (8 bits). Each of them is a column. With these columns the store can free bytes
-and find timestamps of single batches without reading objects. A marker is packed as a batch without a
+timestamp (64 bits) and flags (8 bits). Each of them is a column. From these columns the store knows the size
+and the timestamp of each batch, and does not have to read objects. A marker is packed as a batch without a
 position. The marker's content follows.
 """
 
@@ -54,7 +54,8 @@ class ExtentBatch(NamedTuple):
 
 
 class FileColumns:
-    """The columns of a file as bytes. They are made once, and each extent of the file is a slice of them."""
+    """The columns of all batches of a file, as bytes. They are encoded once. The columns of each extent are
+    then cut out of these bytes."""
 
     __slots__ = ("_deltas", "_flags", "_offsets", "_sizes", "_timestamps")
 

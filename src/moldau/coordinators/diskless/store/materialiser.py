@@ -1,5 +1,5 @@
-"""Writes committed records into SQLite, in order, and subtracts the sizes of freed batches. Only this module
-writes to SQLite."""
+"""Writes committed records into SQLite, in order. It also removes the rows of deleted batches, and subtracts
+their sizes. All changes of the tables are made by this module."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -132,8 +132,8 @@ class Materialiser:
         except BaseException:
             partition.batches, partition.size_bytes = before
             raise
-        # Move the partition to the end of the queue, so that one large partition does not delay other
-        # partitions.
+        # The partition is moved to the end of the queue, so that one large partition does not delay the work
+        # for other partitions.
         del self.to_trim[number]
         if more:
             self.to_trim[number] = partition
@@ -142,9 +142,11 @@ class Materialiser:
 
 
 class _Slice:
-    """The records of one transaction. Similar records are combined.
+    """The changes by the records of one SQLite transaction. Several changes of the same row are combined into
+    one write.
 
-    Copies of the partitions are changed. The copies replace the originals after the transaction is committed.
+    The changes are made on copies of the partitions, which replace the originals after the transaction is
+    committed.
     """
 
     def __init__(self, owner: Materialiser, now_ms: int) -> None:
@@ -162,7 +164,7 @@ class _Slice:
         self._files: list[FileRow] = []
         self._results: list[tuple[str, int, int, bytes]] = []
         self._senders: dict[int, tuple[int, int, int]] = {}
-        """The last places of brokers, by broker id."""
+        """The place of each broker's last commit, by broker id."""
 
     def add(self, unwritten: Unwritten) -> None:
         offset, record, moved, change, expired = unwritten

@@ -1,8 +1,8 @@
 """The store's tables in SQLite, and the port that opens connections.
 
-The tables contain all state of a partition. A snapshot contains the number of each table. If snapshots get a
-new table, it must therefore be added at the end of ``TABLE_NAMES``. Each change of the tables needs the next
-``VERSION``. A database of an older version is rebuilt from snapshot and log.
+The tables contain all state of a coordinator. In a snapshot, a table is identified by its index in
+``TABLE_NAMES``. Therefore a new table of snapshots must be added at the end of ``TABLE_NAMES``. Each change
+of the tables needs the next ``VERSION``. A database of an older version is rebuilt from snapshot and log.
 """
 
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ VERSION: Final = 4
 
 
 class SqliteOpener(Protocol):
-    """Opens the database at an absolute path. A simulation replaces this function in order to simulate the
+    """Opens the database at an absolute path. A simulation passes its own function, which uses a simulated
     disk."""
 
     def __call__(self, path: str, /) -> apsw.Connection: ...
@@ -70,8 +70,8 @@ TABLE_NAMES: Final = (
 )
 """All tables whose rows are in a snapshot.
 
-The table with the places of brokers (``senders``) is not included, because older nodes could not load it.
-Without this table, a coordinator begins at the number that each broker names.
+The table with the places of brokers (``senders``) is not included, because older nodes could not load it. A
+coordinator that was loaded from a snapshot continues with the number that a broker sends as ``open_from``.
 """
 
 

@@ -1,8 +1,8 @@
 """Snapshots of a coordinator's state in KIP-630's form. They are written while commits continue.
 
 A record of a snapshot has no key. Its value consists of a byte for the table, and some of the table's rows as
-columns. At its end offset, a snapshot has the same content as SQLite. Loading a snapshot therefore fills the
-tables.
+columns. A snapshot has the same rows as the SQLite tables at its end offset. To load a snapshot means to
+insert these rows.
 """
 
 import itertools

@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 FLUSH_DELAY_S: Final = 0.02
 FLUSH_RECORDS: Final = 12
-"""Maximum number of records in a transaction. Other tasks of the event loop can run after each transaction. A
-larger number combines more writes of a producer's window. With a smaller number, commits wait for a shorter
-time."""
+"""Maximum number of records in a transaction. Other tasks of the event loop can run after each transaction.
+With a larger number, more changes of the same producer's window are combined into one write. With a smaller
+number, a transaction delays commits for a shorter time."""
 MAX_UNWRITTEN_RECORDS: Final = 256
 """If more records than this number are not written yet, each new record is written immediately."""
 
@@ -142,7 +142,8 @@ class DisklessStore:
         return applied.offset
 
     def _matches(self, applied: Applied) -> bool:
-        """Whether the record just before the applied offset has the applied epoch in the log."""
+        """Whether the database matches the log: the log's record directly before the applied offset has the
+        applied epoch."""
         if not self.log.start_offset <= applied.offset <= self.log.end_offset:
             return False
         return applied.epoch == self._epoch_before(applied.offset)
@@ -243,7 +244,8 @@ class DisklessStore:
             await asyncio.shield(self._closing)
 
     def _close_database(self, database: Database, clean: bool) -> None:
-        """Syncs the file, so it must run on a worker thread."""
+        """Close the database, and write the checksum of its file after a clean close. The function syncs the
+        file, so it must run on a worker thread."""
         if database.close(clean=clean):
             # A full disk must not stop the shutdown. If the checksum could not be written, the database is
             # rebuilt at the next start.
@@ -253,8 +255,8 @@ class DisklessStore:
     def _found_damage(self, error: Exception) -> None:
         """Mark the file as damaged, so that it is not used again.
 
-        If the damage is found while the file is opened, no report is needed, because the load fails and is
-        repeated.
+        If no database is open yet, ``on_damage`` is not called: the damage was found while the file was
+        opened, so the load fails and is repeated anyway.
         """
         if self._is_sound:
             self._is_sound = False
@@ -303,7 +305,7 @@ class DisklessStore:
                 materialiser.trim_some(self.machine.clock.now_ms())
         except Exception as error:
             if not self._is_sound:
-                return  # The file is damaged. The store will be restored soon.
+                return  # The write has failed because the file is damaged. The store will be restored soon.
             if isinstance(error, apsw.FullError):
                 log = logger.debug if self._is_disk_full else logger.warning
                 log("%s cannot be written while its disk is full; it is tried again.", self.path)
@@ -316,14 +318,14 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # The remaining records wait, so that they are written in one transaction with later records. The
-            # cost of a transaction depends on the number of changed pages, so a few more records hardly
-            # increase it.
+            # The remaining records are written later, in one transaction with newer records. The cost of a
+            # transaction depends mainly on the number of changed pages, and a few more records change few
+            # additional pages.
             self._plan_writing()
 
     def _next_unwritten(self) -> list[Unwritten]:
-        """The records of the next transaction. They are limited by number, and by the number of partitions
-        that they delete."""
+        """Return the records of the next transaction. Their number is limited, and so is the number of
+        partitions that they delete together."""
         taken: list[Unwritten] = []
         deleted = 0
         for each in islice(self._unwritten, FLUSH_RECORDS):
@@ -347,8 +349,8 @@ class DisklessStore:
         for offset, _, _, change, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)
-            # An extent stays in memory until it is in SQLite. The extents of a deleted partition are dropped
-            # all at once.
+            # The extents that are now in SQLite are removed from memory. If a partition was deleted, its
+            # extents in memory were already removed with it.
             for extent in change.extents:
                 partition = view.by_number.get(extent.partition)
                 if partition is not None:

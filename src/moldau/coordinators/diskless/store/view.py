@@ -58,8 +58,8 @@ class AbortedRow(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The effects of a record: the rows to write, and the changed partitions. Readers that wait for these
-    partitions must continue."""
+    """The effects of a record: the rows to write to SQLite, and the partitions that it has changed. Waiting
+    reads of these partitions must be continued."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()

@@ -45,8 +45,8 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-    """The groups with the requested states and types. The case of letters does not matter, and an empty
-    filter matches all groups."""
+    """The groups with the requested states and types. Upper and lower case are equal in ``states`` and
+    ``types``. An empty filter matches all groups."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {each.lower() for each in types}
     if wanted_types and CLASSIC not in wanted_types:

@@ -61,8 +61,8 @@ class Group:
         self.static_ids: dict[str, str] = {}
         """Member id by ``group.instance.id``."""
         self.pending_joins: dict[str, None] = {}
-        """Member ids in responses with MEMBER_ID_REQUIRED. The clients have not joined with these ids yet
-        (KIP-394)."""
+        """Member ids that clients have got in MEMBER_ID_REQUIRED responses. The clients have not joined with
+        these ids yet (KIP-394)."""
         self.pending_syncs: dict[str, None] = {}
         """Members of this generation that have not requested their assignment yet."""
         self.topics: frozenset[str] | None = None
@@ -213,8 +213,9 @@ class Group:
         return False
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes among the protocols that all members support. If several
-        protocols have the most votes, the one that got the first vote is chosen."""
+        """Return the protocol with the most votes. Each member votes for the first protocol in its list that
+        all members support. If several protocols have the same number of votes, the protocol that got a vote
+        first is chosen."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supported.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -238,7 +239,8 @@ class Group:
             self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
 
     def end(self) -> None:
-        """Mark the group as deleted, and no longer count the metadata of its members."""
+        """Mark the group as deleted, and subtract the metadata of its members from the total size of
+        metadata."""
         self.state = GroupState.DEAD
         for member in self.members.values():
             self._held.size_bytes -= member.metadata_bytes

@@ -1,8 +1,8 @@
 """The classic groups in a partition of ``__consumer_offsets``. This is one of the state machines of the
 shard. Pure.
 
-Each completed generation is stored. Intermediate state (such as joining members) is lost when the shard is
-closed. The clients of the protocol can handle this loss.
+Each completed generation is stored as a record. State between two generations (such as joining members) is
+lost when the shard is closed. The protocol allows this loss, because clients then join again.
 """
 
 from moldau.coordinators.effects import Effects, TimerKey, Token
@@ -31,8 +31,8 @@ class ClassicGroups:
     # replay
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record. In an active shard, a record with a value changes nothing, because the group
-        already has this state."""
+        """Apply one record. If the shard has just decided the record, a record with a value changes nothing,
+        because the operation has already changed the group."""
         if record.value is None:
             gone = self.by_id.pop(record.group_id, None)
             if gone is not None:
@@ -50,7 +50,8 @@ class ClassicGroups:
             self.by_id[group_id] = Group(group_id, -1, self._held)
 
     def on_loaded(self, turn: Turn) -> None:
-        """Restart every member's session timeout. A group that is too large must rebalance."""
+        """Restart every member's session timeout. If a group now has more members than ``group.max.size``,
+        begin a rebalance of the group."""
         self._live = True
         for group in self.by_id.values():
             for member in group.members.values():

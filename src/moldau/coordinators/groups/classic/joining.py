@@ -42,7 +42,7 @@ class Join:
     new_member_id: str
     """The member gets this id if the request contains no id."""
     metadata_room: int
-    """Number of bytes by which the total metadata of members may still grow."""
+    """Number of bytes by which the metadata of all members on this node may still grow together."""
 
     @property
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
@@ -68,7 +68,8 @@ class Join:
 
 
 def join(turn: Turn, group: Group, event: Join) -> None:
-    """Handle a join. The response may be sent later, after another event."""
+    """Handle a join. The response may be sent by a later operation, for example when all members have
+    joined."""
     request = event.request
     member_id = request.member_id
     if not _metadata_fit(turn, group, event):
@@ -91,8 +92,8 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
-    """Whether the limit on metadata allows the join. A small amount is always allowed. Metadata that the
-    member has already stored are not counted again."""
+    """Whether the limit on metadata allows the join. A join with a small amount of metadata is always
+    allowed. If the member has joined before, only the growth of its metadata counts."""
     size = event.metadata_bytes
     member = group.members.get(event.request.member_id)
     kept = 0 if member is None else member.metadata_bytes
@@ -100,8 +101,8 @@ def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
 
 
 def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
-    """Whether ``group.max.size`` allows the join. During a join phase, only the members whose joins wait are
-    counted. Therefore the members that arrive last are refused."""
+    """Whether ``group.max.size`` allows the join. During a join phase, only the members with waiting join
+    requests are counted. If a group has too many members, those that join last are refused."""
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
@@ -148,9 +149,9 @@ def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.member_added = True
     group.add(member)
-    # A new member sends no heartbeats before it gets the response. Its client may give up and join again as
-    # another new member. The coordinator does not notice this, so it keeps the first member only for a
-    # limited time.
+    # A new member sends no heartbeats before it gets the response. In this time its client may give up and
+    # join again, with another new member id. The coordinator cannot detect this, so it keeps the first member
+    # only for a limited time.
     restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     rebalance_or_complete(turn, group)
 
@@ -167,7 +168,8 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.PREPARING_REBALANCE:
             _rejoin(turn, group, event, member)
         case GroupState.COMPLETING_REBALANCE if same:
-            # The member has perhaps not received the first response, so it is sent again.
+            # The member joins again without a change. Perhaps it has not received the first response, so the
+            # response is sent again.
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))

@@ -17,7 +17,7 @@ class ClientFacts:
 
 @dataclass(slots=True)
 class HeldMetadata:
-    """Bytes of metadata that the members of all groups of a shard keep in memory."""
+    """The total size in bytes of the metadata of all members, over all groups of a shard."""
 
     size_bytes: int = 0
 
@@ -48,8 +48,9 @@ class Member:
 
     @property
     def excused_from_heartbeat(self) -> bool:
-        """Whether the session continues without heartbeats, because a request of the member waits at this
-        coordinator. A new member is an exception, because its client may have joined again under another id.
+        """Whether the member's session continues without heartbeats, because a join or sync request of the
+        member is waiting at this coordinator. For a new member the result is False, because its client may
+        have given up and joined again with another id.
         """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 

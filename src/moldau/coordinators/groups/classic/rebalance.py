@@ -124,7 +124,8 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
-    """Cancel the assignment in progress. Members that wait for this assignment must join again."""
+    """Remove all assignments of the group. Members that wait for their assignment get ``error``, after which
+    they join again."""
     for member in group.members.values():
         member.assignment = b""
         if answer_sync(turn, member, SyncGroupResponse(error_code=error)):
@@ -142,7 +143,8 @@ def on_sync_timer(turn: Turn, group: Group) -> None:
 
 
 def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
-    """Handle the end of a member's session, or of the time in which an unused member id is valid."""
+    """Handle a session of a member that has timed out, or a new member id with which no client has joined in
+    time."""
     if member_id in group.pending_joins:
         dismiss(turn, group, member_id)
         complete_if_all_joined(turn, group)

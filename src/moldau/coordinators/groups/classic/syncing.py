@@ -128,7 +128,7 @@ def _assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
     """Complete the generation: store it, and send the responses to all waiting members."""
     stored = group.stored(assignments)
     if stored.batch_size_bytes(group.group_id) > turn.settings.max_write_bytes:
-        # The assignment is too large for one batch. It must not take effect.
+        # The record of the group would be too large for one batch. Therefore the assignment is refused.
         reset_assignments(turn, group, ErrorCode.unknown_server_error)
         prepare(turn, group)
         return

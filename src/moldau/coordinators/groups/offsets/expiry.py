@@ -11,9 +11,9 @@ def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
     """Delete at most ``most`` offsets that are older than their retention (KIP-211). Returns whether the
     group has no offsets left.
 
-    For an empty group, the retention time begins when the group becomes empty. A consumer group with members
-    keeps the offsets of the topics that it reads. For its other offsets, and for simple groups, the time
-    begins at the last commit.
+    For an empty group, the retention time begins when the group becomes empty. A stable consumer group keeps
+    the offsets of the topics that its members read. For its other offsets, and for simple groups, the
+    retention time begins at the last commit. Any other group with members keeps all its offsets.
     """
     if group.protocol_type is None:
         since_ms = None

@@ -48,8 +48,8 @@ def check_commit(group: Group, request: OffsetCommitRequest) -> None:
 def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> None:
     """Check that a transaction may commit offsets for the group now. Raises :class:`KafkaError`.
 
-    If a producer names its consumer, it is checked like the consumer (KIP-447). Older producers do not name a
-    consumer. They are fenced by their transactional id.
+    If a producer names its consumer, it is checked like the consumer (KIP-447). An older producer does not
+    name a consumer, so only the producer is checked: it is fenced by its transactional id.
     """
     generation = request.generation_id_or_member_epoch
     if generation < 0 and (
@@ -105,7 +105,8 @@ def fetch(
 ) -> list[OffsetFetchResponseTopics]:
     """The group's offsets for these partitions. The offset is -1 if the group has no offset for a partition.
 
-    An offset that belongs to an earlier topic with the same name is ignored, because it refers to other data.
+    If an offset was committed for an earlier topic with the same name, which was deleted, the offset is
+    ignored.
     """
     return [
         OffsetFetchResponseTopics(

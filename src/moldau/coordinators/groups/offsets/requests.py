@@ -53,8 +53,8 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """Finds the existing topics of an OffsetCommit. It also stores the order of the request's topics, because
-    the response must have this order."""
+    """Divides the topics of an OffsetCommit into topics that exist and topics that are refused. It stores the
+    order of the topics in the request, because the response must have the same order."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []

@@ -123,8 +123,9 @@ class OffsetStore:
         return list(ended)
 
     def _merge(self, group_id: str, offsets: dict[Place, StoredOffset]) -> None:
-        # The record with the higher log offset is used, even if its transaction ended earlier. The compacted
-        # log keeps only that record, and a restart must result in the same state.
+        # If two records commit an offset for the same partition, the record with the higher log offset is
+        # used, even if its transaction ended earlier. Compaction keeps only this record, and a replay of the
+        # compacted log must give the same state.
         for place, stored in offsets.items():
             present = self._groups.get(group_id, {}).get(place)
             if present is None or stored.record_offset > present.record_offset:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Electing(Role):
-    """Sends requests to every voter that has not answered. The requests are repeated until the election times
-    out."""
+    """The common part of both roles: it sends a vote request to every voter that has not answered, and
+    repeats the request until the voter answers or the election ends."""
 
     is_pre_vote: bool
 
@@ -72,9 +72,9 @@ class Electing(Role):
 
 
 class Prospective(Electing):
-    """Asks the other voters whether it would win an election (KIP-996). Therefore a replica that was
-    disconnected does not raise the epoch. Without this question, it would replace a leader that the other
-    voters still follow. This role persists nothing."""
+    """Asks the other voters whether it would win an election (KIP-996). A replica that was disconnected for
+    some time therefore does not raise the epoch while the other voters still follow a leader. With a higher
+    epoch, it would force this leader to resign. This role persists nothing."""
 
     name = RoleName.PROSPECTIVE
     is_pre_vote = True
@@ -114,8 +114,8 @@ class Candidate(Electing):
         self.core.become_leader(tuple(sorted(self.tally.granted)))
 
     def on_lost(self) -> None:
-        """Wait for a random part of the back-off, then start another election. The random wait resolves a
-        split vote."""
+        """Wait for a random part of the back-off, then start another election. Because the wait is random,
+        two candidates that have split the votes do not start the next election at the same time."""
         if self._is_lost:
             return
         self._is_lost = True

@@ -100,15 +100,15 @@ class Follower(Role):
         elif isinstance(response, VoterChangeResponse):
             self._is_told_of_this_node = response.error is ErrorCode.none
             if response.error is ErrorCode.request_timed_out:
-                # The leader did not make the change in time. Another change of the voters is in progress, or
-                # the leader does not know yet that this node has caught up.
+                # The leader did not change the voters in time. Either another change of the voters is in
+                # progress, or the leader does not know yet that this node has caught up.
                 core = self.core
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
-        # If the leader's process has ended, connections to it are refused. An observer cannot be elected
-        # itself. Therefore it searches for the new leader immediately, without waiting for the fetch
-        # time-out.
+        # The request may have failed because the leader's process has ended. An observer does not start
+        # elections. Therefore it asks another voter for the leader immediately, and does not wait for the
+        # fetch time-out.
         if not self.core.is_voter and node_id == self._asked and self.download is None:
             self._ask_another_voter()
 
@@ -124,8 +124,8 @@ class Follower(Role):
             position = preferred_successors.index(core.local.id)
         except ValueError:
             position = len(preferred_successors)
-        # The first voter in the list becomes a candidate immediately. Each later voter waits longer, so that
-        # the earlier voters have time.
+        # The first voter in ``preferred_successors`` starts an election immediately. Each later voter in the
+        # list waits longer than the voter before it, so that the earlier voters have time for an election.
         backoff_ms = 0 if position == 0 else core.settings.retry_backoff_ms << min(position, 16)
         self.has_fetched = False
         self.fetch_deadline_ms = core.now_ms + min(backoff_ms, core.settings.election_backoff_max_ms)
@@ -170,8 +170,8 @@ class Follower(Role):
         if logged is None or not core.membership.auto_join:
             return None
         if known is not None:
-            # The voters' entry with this node's id belongs to an earlier incarnation of this node. The disk
-            # of that incarnation was lost.
+            # The set of voters has an entry with this node's id and another directory id. This entry belongs
+            # to an earlier incarnation of this node, whose disk was lost.
             return RemoveVoterRequest(key=known.key)
         return AddVoterRequest(voter=own, ack_when_committed=False)
 

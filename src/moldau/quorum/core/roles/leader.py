@@ -55,7 +55,7 @@ class Leader(Role):
         self.granting_voters = granting_voters
         others = core.voters.others(core.local.id)
         self.progress: dict[ReplicaKey, ReplicaProgress] = {}
-        """The progress of each observer."""
+        """The progress of each replica that is not counted as a voter."""
         self._voter_progress = {voter_id: ReplicaProgress(last_fetch_ms=None) for voter_id in others}
         self._voters = core.voters
         self._majority_high_watermark: int | None = None
@@ -90,8 +90,8 @@ class Leader(Role):
         core.emit(AppendLeaderChange(core.epoch, core.local.id, core.voters.ids, self.granting_voters))
         logged = core.log.voters
         if logged is not None and logged.offset < 0:
-            # The voters with which the folder was formatted are not in the log yet. Therefore other nodes do
-            # not know these voters.
+            # Only the snapshot from the formatting of this node's folder contains the voters. No record of
+            # the log contains them yet, so other nodes do not know these voters.
             core.emit(AppendVoters(core.epoch, logged.voters, logged.kraft_version))
 
     def leave(self) -> None:
@@ -183,8 +183,8 @@ class Leader(Role):
             core.emit(SendReply(request_id, response))
 
     def successors(self) -> tuple[int, ...]:
-        """Return the ids of the other voters. The voter with the longest log is the first (KIP-595,
-        EndQuorumEpoch)."""
+        """Return the ids of the other voters, sorted by the length of their logs. The voter with the longest
+        log is the first (KIP-595, EndQuorumEpoch)."""
         offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
         return tuple(sorted(offsets, key=lambda voter: (-offsets[voter], voter)))
 
@@ -226,9 +226,8 @@ class Leader(Role):
                 core.send(node_id, request)
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
-        """Compare the follower's log with this log. Returns ``None`` if the follower's records are also in
-        this log, and this log still has the next records that the follower needs. Otherwise returns the
-        answer for the follower."""
+        """Compare the follower's log with this log. Returns ``None`` if the two logs agree, and this log
+        still has the next records that the follower needs. Otherwise returns the answer for the follower."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None

@@ -2,8 +2,9 @@
 of the log.
 
 A set is used as soon as it is appended. Two consecutive sets differ by one voter. Therefore each majority of
-one set shares a voter with each majority of the other set. A record of this epoch must be committed before a
-change. Otherwise two leaders could append sets whose majorities have no common voter.
+one set shares a voter with each majority of the other set. Before a leader changes the voters, it must have
+committed a record of its own epoch. Otherwise two leaders of different epochs could append sets of voters,
+and a majority of one set could have no voter in common with a majority of the other set.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class Reconfiguration:
         self._pending: Pending | None = None
         self._is_appending = False
         self._told: dict[int, Voter] = {}
-        """Entries that static voters have sent. Their directories are in no record yet."""
+        """The entries that static voters have sent about themselves, by node id. No record contains the
+        directories in these entries yet."""
 
     @property
     def deadlines_ms(self) -> list[int]:
@@ -84,8 +86,8 @@ class Reconfiguration:
             self._end_pending(ErrorCode.none)
 
     def poll(self) -> None:
-        """Answer the request of a change that takes too long. Correct this leader's own entry if it is
-        wrong."""
+        """If the pending change has taken too long, answer its request with an error. If this leader's own
+        entry in the set of voters is wrong, correct it."""
         core, own = self._core, self._core.membership.own
         if self._pending is not None and core.now_ms >= self._pending.deadline_ms:
             self._end_pending(

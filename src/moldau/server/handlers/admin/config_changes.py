@@ -81,8 +81,9 @@ class ConfigChangeHandlers:
         check: Callable[[Any], bool],
         row: Callable[..., Any],
     ) -> Sequence[Any]:
-        """``check`` does one of three things with a resource. It raises an error to refuse the resource,
-        returns True if the change is complete, or returns False to leave the change to the controller."""
+        """Answer a request that changes configs. ``check`` is called for each resource. It raises an error to
+        refuse the change of the resource, returns True if it has already made the change, or returns False if
+        the controller must decide on the change. ``row`` makes the response's entry for a resource."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         checked: dict[tuple[int, str], Outcome] = {}
         passed_on: list[Resource] = []

@@ -55,7 +55,8 @@ class ConfigHandlers:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """KIP-1142. Version 0 returns the list of client metrics subscriptions of KIP-714."""
+        """List the resources that have configs (KIP-1142). In version 0 of the API, the response lists the
+        subscriptions to client metrics (KIP-714)."""
         image = self._view.image
         found: dict[int, Callable[[], Iterable[str]]] = {
             ResourceType.TOPIC: lambda: (topic.name for topic in image.topics),
@@ -130,7 +131,8 @@ class ConfigHandlers:
         return rows + self._of_plugins(name) if resource_type == ResourceType.BROKER else rows
 
     def _of_plugins(self, name: str) -> list[DescribeConfigsResourceResult]:
-        """Dynamic configs that have no definition. Their values are hidden."""
+        """The dynamic configs of a broker that have no definition, for example keys of plug-ins. Their values
+        are hidden."""
         sources = {"": ConfigSource.DYNAMIC_DEFAULT_BROKER}
         if name:
             sources[name] = ConfigSource.DYNAMIC_BROKER

@@ -34,8 +34,8 @@ class EnvelopeHandler:
             if handler is None or header.api_key not in self._forwarded:
                 raise KafkaError(ErrorCode.invalid_request, f"API key {header.api_key} is not forwarded")
             if not self._is_active():
-                # This is the error of the envelope itself. The request in the envelope was not started, so
-                # the broker sends the request to the next leader.
+                # The envelope itself gets this error. It shows the sending broker that the request in the
+                # envelope was not started. The broker then sends the envelope to the next leader.
                 raise KafkaError(ErrorCode.not_controller, "this node is not the active controller")
         except KafkaError as error:
             return EnvelopeResponse(error_code=error.code)

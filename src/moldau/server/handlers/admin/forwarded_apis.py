@@ -1,9 +1,9 @@
-"""Requests that the active controller decides. The broker forwards them, and responds when it has applied the
-result.
+"""Requests that the active controller decides. The broker forwards them to the controller, and responds when
+it has applied the result.
 
-A client that has just created a topic uses the topic on the same broker next. The broker therefore responds
-only when it has the new image and its partitions. Otherwise the client would get errors such as "unknown
-topic" or "not leader".
+For example, a client that has just created a topic may use the topic on the same broker next. The broker
+therefore responds only when it has the new image, and has applied the image to its partitions. Otherwise the
+client would get errors such as "unknown topic" or "not leader".
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class ForwardedHandlers:
         settled: Callable[[], Awaitable[None]],
         partition_count: Callable[[str], int],
     ) -> None:
-        """``apis`` are the APIs that are forwarded. Requests that change topics are answered when the result
-        is visible on this broker.
+        """``apis`` are the APIs that are forwarded. If a request changes topics, its response waits until
+        this broker's image shows the result.
 
         ``settled`` waits until this broker serves the partitions of its image. ``partition_count`` returns
         the number of partitions of a topic in the image. It is 0 when the topic does not exist.

@@ -61,7 +61,8 @@ class MetadataHandlers:
         self._creator = creator
         self._authorizer = authorizer
         self._rendered: dict[tuple[str, str | None, bool, bool, str], MetadataResponseTopic] = {}
-        """Rendered topics, by listener, rack, whether gateways and chunks are named, and the topic's name."""
+        """The cached descriptions of topics. The key has the listener, the client's rack, a flag for
+        gateways, a flag for chunks, and the topic's name."""
         self._rendered_from: MetadataImage | None = None
 
     def table(self) -> dict[int, Handler]:
@@ -113,7 +114,8 @@ class MetadataHandlers:
         request: MetadataRequest,
         wanted: Iterable[Topic | MetadataRequestTopic],
     ) -> MetadataResponse:
-        """Does the same as :meth:`_respond`, for many partitions. Other work can run between two topics."""
+        """Make the same response as :meth:`_respond`, for a request about many partitions. Other work can run
+        between two topics."""
         found: list[MetadataResponseTopic] = []
         for count, each in enumerate(wanted, 1):
             topic = each if isinstance(each, Topic) else self._visible(context, each)
@@ -205,7 +207,8 @@ class MetadataHandlers:
         return self._render(context, request, topic)
 
     def _visible(self, context: RequestContext, wanted: MetadataRequestTopic) -> Topic | None:
-        """The topic that :meth:`_find` describes; None when :meth:`_find` returns an error."""
+        """Return the topic that a request names, if the client may see it; None if the response to the
+        request has an error instead (see :meth:`_find`)."""
         topics = self._view.image.topics
         if wanted.topic_id != ZERO_UUID:
             return topics.get_by_id(wanted.topic_id)

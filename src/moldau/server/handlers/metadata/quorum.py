@@ -34,7 +34,8 @@ def describe_quorum(
     context: RequestContext,
     request: DescribeQuorumRequest,
 ) -> DescribeQuorumResponse:
-    """Answer for the metadata partition. Every other partition gets the error "unknown".
+    """Describe the metadata partition. Every other partition in the request gets the error
+    UNKNOWN_TOPIC_OR_PARTITION.
 
     Raises ``KafkaError(not_leader_or_follower)`` when this node does not lead the quorum.
     """

@@ -23,7 +23,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, int]:
-    """Feature levels by name. kraft.version belongs to the quorum, and is not shown while its level is 0."""
+    """Return the feature levels by name. The level of kraft.version comes from the quorum and not from the
+    image. It is left out while it is 0."""
     levels = {name: int(level) for name, level in image.features.items()}
     return {**levels, KRAFT_VERSION_FEATURE: kraft_version} if kraft_version else levels
 

@@ -1,8 +1,8 @@
 """Fetch: read partitions in request order within the byte budget, or wait for more data.
 
-A request that finds fewer bytes than ``min_bytes`` waits with the node's other waiters. It continues after an
-append to one of its partitions, or when its ``max_wait_ms`` have passed. The bytes are views of segments and
-are never joined.
+If a request finds fewer bytes than ``min_bytes``, it waits in the broker's ``WaitingRoom``. It continues
+after an append to one of its partitions, or when its ``max_wait_ms`` have passed. The record bytes of a
+response are views of segments. They are never copied into one buffer.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ POSITIONS_A_TURN: Final = 1_000
 """Number of partitions of a request that are read without a break. This takes about 10 ms."""
 
 POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
-"""A request with more partitions is processed in several iterations of the event loop."""
+"""If a request has more partitions than this number, it is processed in several iterations of the event
+loop."""
 
 
 class Fetcher(NamedTuple):
@@ -49,7 +50,7 @@ class Fetcher(NamedTuple):
     near: str | None
     """The rack of the sender, if it is known."""
     memory: dict[str, Any] | None
-    """The attributes of the connection, for a consumer that names its rack."""
+    """A dictionary of the request's connection; None if the sender is not a consumer that names its rack."""
     listener_name: str | None
     """The listener of the connection. None means that responses of this version name no leaders (KIP-951)."""
 
@@ -161,8 +162,8 @@ class FetchHandlers:
         return waiting.answer
 
     async def _fetch_many(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Does the same as :meth:`fetch`, for a request with very many partitions. The connection of the
-        request is not read until the response."""
+        """Handle a request like :meth:`fetch`, if it has very many partitions. No other request of the
+        connection is read until the response is ready."""
         requested: dict[FetchTarget, SessionPosition] = {}
         for count, (target, position) in enumerate(_requested(request), 1):
             requested[target] = position
@@ -179,7 +180,7 @@ class FetchHandlers:
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
-        """Does the same as :meth:`fetch`, but other work can run between two partitions."""
+        """Read the partitions and wait, like :meth:`fetch`. Other work can run between two partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         keys = await self._keys_in_turns(scope)
@@ -244,10 +245,10 @@ class FetchHandlers:
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | PendingReads") -> None:
-        """The request waits by callbacks and not by a task, because many consumers are idle at the same
-        time."""
-        # The request becomes a waiter before the remote reads. These reads take a long time, and the request
-        # must not miss an append during them.
+        """Let the request wait for more bytes. Callbacks continue it, and it has no task of its own, because
+        very many idle consumers may wait at the same time."""
+        # The request becomes a waiter before the remote reads end. These reads take a long time, and the
+        # request must not miss an append during this time.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         if isinstance(pending, PendingReads):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
@@ -385,8 +386,8 @@ class FetchHandlers:
 
 
 class PendingReads:
-    """The result of a pass over a request. Some of its reads, which use a slower store, are still in
-    progress."""
+    """The result of a pass over all partitions of a request, when some reads are still in progress, because
+    they need a slower store."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering
@@ -394,7 +395,7 @@ class PendingReads:
 
     @property
     def keys(self) -> list[PartitionKey]:
-        """The partitions that the request may wait for."""
+        """The partitions whose appends can continue the waiting request."""
         return self._gathering.keys
 
     def then(self, answer_with: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:

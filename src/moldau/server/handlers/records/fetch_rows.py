@@ -39,7 +39,7 @@ class FetchRows:
         listener_name: str | None = None,
     ) -> None:
         """``leaders`` finds the leaders that the response names to clients of a listener (KIP-951).
-        ``listener_name`` is ``None`` if the response has no field for them."""
+        ``listener_name`` is ``None`` if the response has no field for these leaders."""
         self._scope = scope
         self._leader_quota = leader_quota
         self._now_s = now_s
@@ -49,7 +49,8 @@ class FetchRows:
         self._endpoints: dict[int, NodeEndpoint] = {}
 
     def add(self, outcomes: Iterable[FetchedPosition]) -> None:
-        """Add the rows of some partitions. An incremental response has only rows with news."""
+        """Add the rows of some partitions. An incremental response gets only the rows of partitions that have
+        changed (see :func:`has_news`)."""
         scope, quota = self._scope, self._leader_quota
         for target, position, outcome in outcomes:
             if scope.incremental and not has_news(position, outcome):

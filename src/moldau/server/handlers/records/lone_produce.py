@@ -1,9 +1,9 @@
 """Produce to a single partition. This handler makes the response's bytes directly from the request's bytes.
 
 It does the same as the general handler, in the same order, but makes no message objects. The module
-``protocol.fast_paths.produce`` defines which requests have this shape. This handler does nothing with
-requests of other shapes, and with requests that would be refused before the append. The general handler
-processes these requests and makes the errors.
+``protocol.fast_paths.produce`` defines the exact form of these requests. If a request has another form, or
+would be refused before the append, this handler does nothing. The general handler then processes the request,
+and makes the error if there is one.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MayWrite = Callable[[RequestContext, Partition], bool]
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 """Returns a partition's entry in the response, as the general handler makes it."""
 WithLeaders = Callable[[RequestContext, ProduceResponse], ProduceResponse]
-"""Adds the leaders of partitions that other brokers lead to a response."""
+"""Adds leaders to a response: the leaders of its partitions that other brokers lead."""
 
 
 def lone_produce(
@@ -83,7 +83,8 @@ def lone_produce(
 def _later(
     outcome: "asyncio.Future[AppendOutcome]", answer: Callable[[AppendOutcome], Buffers]
 ) -> "asyncio.Future[Buffers]":
-    """Answer an append that waits for replicas, or for the upload of its records."""
+    """Return a future with the response to an append that still waits for replicas, or for the upload of its
+    records."""
     body: asyncio.Future[Buffers] = outcome.get_loop().create_future()
 
     def finish(done: "asyncio.Future[AppendOutcome]") -> None:

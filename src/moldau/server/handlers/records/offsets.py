@@ -134,8 +134,8 @@ class OffsetHandlers:
     async def delete_records(
         self, context: RequestContext, request: deletion.DeleteRecordsRequest
     ) -> deletion.DeleteRecordsResponse:
-        # The deletions run together. One write to the disk, or to a coordinator's log, is then enough for
-        # many partitions.
+        # The deletions of all partitions run at the same time. One write to the disk, or to a coordinator's
+        # log, can then contain the deletions of many partitions.
         rows = iter(
             await asyncio.gather(
                 *(

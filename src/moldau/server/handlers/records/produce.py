@@ -55,9 +55,9 @@ class ProduceHandlers:
         transactional: TransactionalAppends,
         leaders: CurrentLeaders | None = None,
     ) -> None:
-        """``turn`` collects the appends of requests that arrive in the same iteration of the event loop. The
-        caller of :meth:`direct` must complete these appends, as the contract of ``turn`` says. ``leaders``
-        finds the leaders of partitions that other brokers lead."""
+        """``turn`` collects the appends of requests that arrive in the same iteration of the event loop. If
+        the caller uses the handlers that :meth:`direct` returns, it must complete these appends as the
+        contract of ``turn`` says. ``leaders`` finds the leaders of partitions that other brokers lead."""
         self._transactional = transactional
         self._leaders = leaders
         self._turn = turn
@@ -112,7 +112,8 @@ class ProduceHandlers:
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
         """Return the error with which the records of a topic are refused, or None if the client may write to
-        the topic. The principal's rights are checked by the topic's name."""
+        the topic. The check uses the topic's name, because the principal's rights are defined for topic
+        names."""
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:

@@ -19,7 +19,7 @@ PRODUCERS_A_TURN: Final = 1_000
 
 
 class ProducerHandlers:
-    """Describes the producers whose state is stored in partitions."""
+    """Answers DescribeProducers from the state of producers that partitions store."""
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
@@ -80,7 +80,7 @@ class ProducerHandlers:
 
 
 def distinct_partitions(rows: Sequence[Any]) -> Iterator[Any]:
-    """Topics with the indexes of their partitions. Each partition appears once."""
+    """Return the topics of a request. Each topic appears once, and has each of its partition indexes once."""
     topics: dict[str, dict[int, None]] = {}
     for row in rows:
         topics.setdefault(row.name, {}).update(dict.fromkeys(row.partition_indexes))

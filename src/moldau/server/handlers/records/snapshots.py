@@ -1,5 +1,5 @@
-"""FetchSnapshot between brokers. The leader of a log with snapshots no longer has all records. Followers then
-fetch a snapshot, which replaces the missing records (KIP-630).
+"""FetchSnapshot between brokers. In a log with snapshots, the leader deletes the records before a snapshot. A
+follower that needs these records fetches the snapshot instead (KIP-630).
 
 Brokers do not list the API in ApiVersions, because for clients it is an API of the controllers, as in Kafka.
 """

@@ -1,5 +1,5 @@
 """Two APIs of transactions: WriteTxnMarkers writes markers, and TxnOffsetCommit commits offsets. The leaders
-of partitions answer the first API, and the coordinators of groups answer the second."""
+of partitions answer WriteTxnMarkers, and the coordinators of groups answer TxnOffsetCommit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,8 +30,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.requests.large_requests import WHOLE_PARSED_BYTES
 
 JOINING_VERSION: Final = 5
-"""From this version of TxnOffsetCommit on, the commit adds the group's partition to the transaction
-(KIP-890).
+"""From this version of TxnOffsetCommit on, the commit adds the partition of ``__consumer_offsets`` to the
+transaction, if it is not in the transaction yet (KIP-890).
 """
 ABORTABLE_VERSION: Final = 4
 """From this version of TxnOffsetCommit on, clients can handle TRANSACTION_ABORTABLE."""
@@ -109,7 +109,7 @@ class TransactionalHandlers:
         places = [
             TxnPartition(topic.name, each) for topic in wanted.topics for each in topic.partition_indexes
         ]
-        # A request may name a partition any number of times.
+        # A request may name a partition several times, but each partition needs only one marker.
         places = list(dict.fromkeys(places))
         errors: dict[TxnPartition, ErrorCode] = {}
         for step in range(0, len(places), MARKERS_AT_ONCE):

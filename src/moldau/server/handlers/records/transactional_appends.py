@@ -37,8 +37,8 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.unsupported_version,
     }
 )
-"""Errors of a check that may succeed later. For example, a broker is busy, a coordinator has moved, or the
-other broker runs an older version."""
+"""The errors after which the check of a transaction may be repeated with success. For example, a broker is
+busy, a coordinator has moved, or another broker runs an older version."""
 
 
 class TransactionalProduce(NamedTuple):
@@ -52,7 +52,7 @@ class TransactionalProduce(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """The position of a batch among the batches of its producer. Implements
+    """The order of a batch relative to the other batches of its producer in the partition. Implements
     :class:`moldau.replication.partition_interface.ProducerTurn`."""
 
     is_free: bool
@@ -106,7 +106,8 @@ class TransactionalAppends:
         append: Callable[[], Awaitable[AppendAnswer]],
         api_version: int,
     ) -> "asyncio.Task[AppendOutcome]":
-        """Append after the earlier batches of the producer. ``append`` may raise ``KafkaError``."""
+        """Call ``append`` when the earlier batches of the producer in this partition are appended or refused.
+        ``append`` may raise ``KafkaError``."""
         loop = asyncio.get_running_loop()
         before = self._last.get(key)
         issued = self._last[key] = loop.create_future()

@@ -1,4 +1,4 @@
-"""The broker that makes the cuts calls the leaders of the saved logs. This module makes these calls."""
+"""The calls by which the broker that makes the cuts reaches the leaders of the saved logs."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -62,8 +62,8 @@ class BackupPeers:
 
     @property
     def generation(self) -> int:
-        """The latest generation in the log of the first diskless coordinator. It is also the generation of
-        the cluster."""
+        """The generation of the cluster. It is the latest generation in the log of the first diskless
+        coordinator."""
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
         return 0 if topic is None else topic.partitions[0].generations.latest
 

@@ -22,7 +22,7 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
-"""The node becomes unhealthy if no state was saved for this number of intervals."""
+"""If no state of the cluster was saved for this number of backup intervals, the health check fails."""
 LATE_MIN_MS: Final = 60_000
 
 
@@ -61,15 +61,16 @@ class BackupSubsystem(Subsystem):
             lambda: self._peers.generation,
             lambda: uploads.value + deletions.value,
             context.fail,
-            # A busy node checks in each interval whether the cluster has a later generation. The lease lasts
-            # longer than an interval. Therefore the node's uploads never wait for the check.
+            # A node that uploads or deletes objects checks in each interval whether the cluster has a later
+            # generation. The result of a check is valid for the duration of the lease. The lease is longer
+            # than an interval, so uploads do not have to wait for the next check.
             LEASE_INTERVALS * interval_ms / 1000,
         )
         storage.fence = self._fence
         if tiered is not None:
             tiered.storage.fence = self._fence
-        # The check of the generation has its own loop. In the loop that makes the cuts, a save may wait long
-        # for brokers that are down.
+        # The check of the generation has its own loop. In the loop that makes the cuts, it would be late if a
+        # cut waits for brokers that are down.
         self._watching = Repeating(
             "backup generation", self._fence.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )

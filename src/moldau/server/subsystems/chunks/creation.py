@@ -1,9 +1,9 @@
 """CreateChunks at the leader of an active chunk. The chunk ends, and the next chunk begins on other brokers.
 
 The leader delays appends until all earlier records are committed. The end of the log is then the border. The
-new replicas get the state at the border and store this state durably. After that, the controller switches to
-the new chunk if the epochs have not changed. No append may continue until the leader knows the outcome of the
-switch.
+new replicas get the state at the border and store this state durably. After that, the leader sends the
+request to the controller. The controller creates the new chunk if the leader epoch and the partition epoch
+have not changed. No append may continue until the leader knows the outcome of the switch.
 """
 
 import asyncio
@@ -95,8 +95,8 @@ class ChunkCreation:
         try:
             await self._check_controller()
             async with self._frozen(partition):
-                # All replicas may lose power after the switch. Because of this flush, at least one replica
-                # then still has the whole chunk.
+                # If all replicas lose power after the switch, at least this replica still has the whole chunk
+                # because of this flush.
                 await partition.log.flush()
                 border = partition.log.log_end_offset
                 in_sync = await self._hand_over(partition, border, epoch, brokers)
@@ -138,7 +138,7 @@ class ChunkCreation:
         responds. Therefore the switch is not begun without a controller.
         """
         deadline = asyncio.get_running_loop().time() + ATTEMPT_S
-        # This request tests whether a controller responds. A report without chunks changes nothing.
+        # This request only tests whether a controller responds. It reports no chunks, so it changes nothing.
         nothing = ReportChunksRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch(), chunks=[])
         response = await self._channel.send(nothing, deadline=deadline)
         if response.error_code is not ErrorCode.none:
@@ -151,8 +151,8 @@ class ChunkCreation:
         """Delay appends until all earlier records are committed. Raises REQUEST_TIMED_OUT if this takes too
         long.
 
-        After the time-out, appends are refused. They are refused until the creation of the chunk has ended,
-        because the controller may have committed the creation.
+        If the creation of the chunk takes longer than the time-out, new appends are refused until the
+        creation has ended, because the controller may have committed it.
         """
         freeze, epoch = AppendFreeze(partition, self._machine), partition.leader_epoch
         freeze.begin()
@@ -244,10 +244,10 @@ class ChunkCreation:
     async def _switch(
         self, partition: ClassicPartition, epoch: int, border: int, request: CreateChunksRequest
     ) -> int:
-        """Send the request until its outcome is known. A response, the image or another epoch can show the
-        outcome.
+        """Send the request until its outcome is known. The outcome is known from a response, from the image,
+        or from a new leader epoch.
 
-        If the chunk has ended, the replica is no longer leader when this method returns. Raises
+        If the chunk has ended, this method returns after this replica has ended its leadership. Raises
         ``KafkaError`` if nothing has changed, or if the replica is no longer leader.
         """
         may_be_done, loop = False, asyncio.get_running_loop()
@@ -272,8 +272,9 @@ class ChunkCreation:
             await asyncio.sleep(RETRY_S)
 
     def _check_unchanged(self, partition: ClassicPartition, epoch: int, partition_epoch: int) -> None:
-        """Raise INVALID_UPDATE_VERSION if the image shows another change of the partition. The controller
-        compares the partition epoch, so the switch can then never be carried out."""
+        """Raise INVALID_UPDATE_VERSION if the image shows another change of the partition, which has raised
+        the partition epoch. The controller compares the partition epoch in the request with its own, so it
+        will refuse the creation of the chunk."""
         metadata = self._image().topics.partition(*partition.key)
         if metadata is None or metadata.leader_epoch != epoch:
             return
@@ -330,14 +331,14 @@ _UNKNOWN_IF_REPEATED: Final = _UNKNOWN_OUTCOME | {
     ErrorCode.broker_id_not_registered,
     ErrorCode.cluster_authorization_failed,
 }
-"""Refusals that do not show whether an earlier request succeeded. The controller may refuse with some of
-these errors before it compares the leader epoch. The other errors of this set may result from an earlier
-request, because a new chunk raises the epoch. Refusals with errors outside this set mean that the epoch is
-unchanged."""
+"""The errors of a repeated request after which it is unknown whether an earlier request succeeded. The
+controller returns some of these errors before it compares the leader epoch. It returns the other errors also
+when an earlier request has succeeded, because a new chunk raises the leader epoch. Any other error shows that
+the leader epoch is unchanged, so no earlier request has succeeded."""
 
 
 def _topic_configs(config: LogConfig) -> dict[str, str]:
-    """The topic's configs that are needed for chunks."""
+    """Return the topic's configs that the conditions for a new chunk depend on."""
     return {
         "cleanup.policy": "compact" if config.cleanup_compact else "delete",
         "remote.storage.enable": str(config.remote_storage_enable).lower(),

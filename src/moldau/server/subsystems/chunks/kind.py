@@ -40,8 +40,8 @@ FindState = Callable[[Topic, int], Awaitable[AuxiliaryState]]
 
 
 class ChunkLogs:
-    """The logs and the chunks of this broker. This class decides whether a log is used as the partition's
-    log, becomes the log of a chunk, or is not used."""
+    """The logs and the chunks of this broker. For each existing log, this class decides whether the log
+    remains the partition's log, becomes the log of an inactive chunk, or is no longer used."""
 
     def __init__(self, broker_id: int, logs: LogManager, store: ChunkStore, hand_overs: HandOvers) -> None:
         self._broker_id = broker_id
@@ -67,7 +67,8 @@ class ChunkLogs:
     async def exchange(self, topic: Topic, index: int, find_state: FindState) -> None:
         """Do the next step for the log of a closed partition. Raises ``KafkaError`` if this step fails.
 
-        ``find_state`` is called when the state at the border was not handed over, or was lost.
+        ``find_state`` is called when this broker needs the state at the border of the active chunk and does
+        not have it.
         """
         name = TopicPartition(topic.name, index)
         fate, chunk = self.fate(topic, index)
@@ -150,9 +151,9 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         self.on_exchanged(topic)
 
     async def _find_state(self, topic: Topic, index: int) -> AuxiliaryState:
-        """The state at the border. It is read from the other brokers of the active chunk, or from the brokers
-        of the last inactive chunk. If no broker has the state, it is empty, because the leader must begin at
-        the border in any case."""
+        """Return the state at the border of the active chunk. It is requested from the other brokers of the
+        active chunk, and then from the brokers of the last inactive chunk. If no broker has the state, the
+        result is an empty state, because the leader must begin at the border even then."""
         metadata = topic.partitions[index]
         border = metadata.start_offset
         config = self._inner.log_config(topic)
@@ -220,7 +221,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         log, first = partition.log, first_offset(metadata.chunks, metadata.start_offset)
         is_behind = log.log_start_offset < first and not log.config.remote_storage_enable
         if partition.is_leader and is_behind:
-            with suppress(KafkaError):  # The disk has failed, and the log's owner handles this.
+            with suppress(KafkaError):  # The disk has failed; the code that owns the log handles it.
                 log.update_log_start_offset(min(first, log.log_end_offset))
         applied()
 
@@ -247,8 +248,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             self._inner.close(partition, reason)
 
     def may_suspend(self, partition: ClassicPartition) -> bool:
-        # If a frozen partition moved to another folder, it would be opened there without the freeze, and
-        # could append records in the same leader epoch.
+        # If the log of a frozen partition was moved to another folder now, the partition would be opened
+        # again without the freeze. It could then append records in the same leader epoch.
         return not is_frozen(partition) and self._inner.may_suspend(partition)
 
     def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition | None:

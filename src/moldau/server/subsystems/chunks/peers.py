@@ -108,8 +108,8 @@ class ChunkPeers:
         wanted: A,
         read_here: Callable[[], Coroutine[Any, Any, R]],
     ) -> R:
-        """The result from this broker's copy. If this broker has no copy, or cannot read it, the result comes
-        from another broker."""
+        """Read the chunk from this broker's copy by ``read_here``. If this broker has no copy, or cannot read
+        it, send ``call`` to another broker that has the chunk."""
         error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if self._has(chunk, wanted):
             try:
@@ -179,7 +179,8 @@ class ChunkPeers:
         keeps the state, so that it can send it to other brokers."""
         wanted = ChunkFileFetch(*key, partition.start_offset, HAND_OVER_FILE, 0, PIECE_MAX_BYTES)
         brokers = self._view.image.brokers
-        # Other replicas may have the state of a creation that failed.
+        # Only the leader and the in-sync replicas are asked. Any other replica may have a state from a
+        # creation that failed.
         for broker_id in dict.fromkeys((partition.leader, *partition.isr)):
             if broker_id == self._view.local_id or broker_id not in brokers or brokers[broker_id].fenced:
                 continue
@@ -203,8 +204,8 @@ class ChunkPeers:
                 return content
 
     async def loads(self) -> dict[int, int]:
-        """The bytes on each active broker: its logs, and its inactive chunks. If the logs of a broker are not
-        known, it counts as the broker with the most bytes."""
+        """Return the number of bytes on each active broker, in its logs and in its inactive chunks. If the
+        size of a broker's logs is not known, the broker gets the number of the broker with the most bytes."""
         image = self._view.image
         active = [each.broker_id for each in image.brokers.values() if each.is_active]
         sizes = await asyncio.gather(*map(self._log_bytes, active), return_exceptions=True)

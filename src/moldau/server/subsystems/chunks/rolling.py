@@ -1,7 +1,7 @@
 """Ends active chunks that are large or old, and begins the next chunks on brokers that have room.
 
-Leaders do this for topics with ``chunk.roll.bytes`` or ``chunk.roll.ms``. So a new broker gets its share of
-the new records, and no data are moved.
+The leader of a partition does this if the topic has ``chunk.roll.bytes`` or ``chunk.roll.ms``. In this way a
+new broker gets its share of the new records, although no existing records are moved to it.
 """
 
 import asyncio
@@ -53,7 +53,8 @@ class ChunkRolling:
         self._create = create
         self._loads = loads
         self._load: Counter[int] = Counter()
-        """Bytes on each broker, with the bytes that new chunks will have."""
+        """The bytes on each broker, plus the expected size of the chunks that were created there since the
+        last request."""
         self._load_time_s = float("-inf")
         self._waiting: dict[PartitionKey, float] = {}
         """Partitions for which the creation of a chunk has failed. Before the given time of the event loop's
@@ -116,7 +117,8 @@ class ChunkRolling:
         racks = {each.broker_id: each.rack for each in image.brokers.values() if each.is_active}
         metadata = topic.partitions[partition.key.partition]
         count = len(original_replicas(metadata.replicas, metadata.adding_replicas))
-        # A broker that became active since the last request is probably empty, and counts as empty.
+        # A broker that became active since the last request for loads counts as empty, because it is probably
+        # new.
         led = _led(topic, partition.key.partition)
         return rolled_replicas(count, racks, self._load, led, len(topic.partitions))
 

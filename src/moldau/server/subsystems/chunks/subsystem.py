@@ -139,10 +139,11 @@ class ChunksSubsystem(Subsystem):
         )
 
     def _stand_in(self, topic: Topic, index: int) -> Partition | None:
-        """The inactive chunks of a partition on this broker, which has no replica of its active chunk."""
+        """Return an object that serves the inactive chunks of a partition, if this broker has no replica of
+        the partition's active chunk."""
         local_id, partition = self._context.view.local_id, topic.partitions[index]
         if local_id in partition.replicas:
-            return None  # The replica on this broker will answer. It is not open yet, and may be the leader.
+            return None  # This broker's replica is not open yet; it will answer later.
         if not any(local_id in chunk.isr for chunk in partition.chunks):
             return None
         key = PartitionKey(topic.topic_id, index)
@@ -180,8 +181,8 @@ class ChunksSubsystem(Subsystem):
             self._run(self._forget(removed))
 
     def _drop_removed(self, topic: Topic) -> None:
-        """Remove the chunks of a topic that are no longer assigned to this broker. An image may have removed
-        a chunk while its log was being renamed."""
+        """Remove the chunks of a topic that are no longer assigned to this broker. This is done once more
+        after a log has become a chunk, because a newer image may have removed this chunk in the meantime."""
         present = self._context.view.image.topics.get_by_id(topic.topic_id)
         for chunk in self.store:
             if chunk.topic_id == topic.topic_id and (present is None or not self._is_held(present, chunk)):
@@ -234,8 +235,8 @@ class ChunksSubsystem(Subsystem):
         if self._copying is not None:
             self._copying.cancel()
             await asyncio.gather(self._copying, return_exceptions=True)
-        # If a log is just being turned into a chunk, this work is completed. Work that has not begun is
-        # cancelled, and is done after the next start.
+        # If a task is now turning a log into a chunk, the task is completed. Tasks that have not begun are
+        # cancelled, and their work is done after the next start.
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.peers.close()
         self.store.close()

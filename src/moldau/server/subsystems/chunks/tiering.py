@@ -1,9 +1,9 @@
 """Inactive chunks of tiered partitions: their copies in the remote tier, and their removal from the brokers.
 
-The leader of the active chunk copies the chunks in order, before the segments of its own log. Only the
-leader writes the metadata of the tier. A broker that has the chunk reads the segment and stores it, so that
-its bytes are sent over the network once. A chunk that is completely in the tier is removed from its brokers
-when local retention no longer keeps it.
+The leader of the active chunk copies the chunks in order, before the segments of its own log. Only the leader
+writes the metadata of the tier. A broker that has the chunk uploads the segment itself. So the bytes of the
+segment are sent over the network only once. If a chunk is completely in the tier and local retention no
+longer keeps it, the chunk is removed from its brokers.
 """
 
 import logging
@@ -136,14 +136,14 @@ def _metadata(
 
 
 class ChunkTiering(EarlierPart):
-    """The inactive chunks of the partitions that this broker leads. In each partition, they are the part
-    between the remote tier and the log."""
+    """The inactive chunks of the partitions that this broker leads. Their offsets are between the end of the
+    remote tier and the start of the partition's log."""
 
     def __init__(self, tiered: TieredSubsystem, stores: SegmentStores, registration: Registration) -> None:
         self._manager = tiered.manager
         self._stores = stores
         self._registration = registration
-        # Tasks are made later, with this context.
+        # The copy tasks of partitions are made later, and get this context.
         self._manager.context = replace(self._manager.context, earlier=self)
 
     @property
@@ -179,7 +179,8 @@ class ChunkTiering(EarlierPart):
             if end_offset <= chunk.start_offset:
                 total_bytes += chunk.size_bytes
                 continue
-            # Only the first chunk that is not completely in the tier can be partly there.
+            # The chunks are copied in order. So at most one chunk can be partly in the tier: the first chunk
+            # that is not completely there.
             copied_bytes = sum(
                 each.segment_size_bytes
                 for each in self._context.metadata.list_remote_log_segments(name)
@@ -212,8 +213,8 @@ class ChunkTiering(EarlierPart):
         else:
             raise error or KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if _epoch_at(segment, offset) != LogLineage(partition.log.leader_epochs).epoch_for_offset(offset):
-            # Readers find segments by the leader's epochs. They would not find this segment, and it would be
-            # copied again and again.
+            # Readers find a remote segment by the leader epochs of the leader's log. With other epochs, they
+            # would not find this segment, and the leader would copy it again and again.
             reason = f"{name}: the leader epoch at offset {offset} is another on broker {broker_id}"
             raise RemoteStorageError(reason, transient=False)
         if segment.end_offset >= partition.log.last_stable_offset(partition.replica.high_watermark):
@@ -256,8 +257,9 @@ class ChunkTiering(EarlierPart):
     # -- local retention ------------------------------------------------------------------------
 
     def local_start(self, partition: ClassicPartition, metadata: PartitionRegistration, now_ms: int) -> int:
-        """Return an offset. The brokers need no chunks before it, because local retention no longer keeps
-        these chunks and the tier has all their records. This offset is at least the start of the log."""
+        """Return the offset before which the brokers need no chunks, because local retention no longer keeps
+        these chunks and the remote tier has all their records. The result is never below the start of the
+        log."""
         log, name = partition.log, _name_of(partition)
         start_offset = log.log_start_offset
         if not self._context.metadata.is_ready(name):

@@ -23,7 +23,8 @@ ROWS_MAX: Final = 100
 """Maximum number of chunks that one request creates. Each new chunk delays the producers of a partition."""
 
 CREATION_RIGHT: Final = Right.ALTER_CLUSTER
-"""The right for CreateChunks at a leader, which then sends the request to the controller in its own name."""
+"""The right that a client needs for CreateChunks. The leader checks it, because the leader then sends its own
+request to the controller."""
 
 
 class ChunkToolHandlers:

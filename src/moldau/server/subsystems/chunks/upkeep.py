@@ -1,7 +1,7 @@
-"""Work on chunks in the background. Leaders apply retention. Brokers with chunks copy them and report them.
-
-The work is repeated. Each repetition begins with a comparison of the image with this broker's folders.
-Therefore a failed step is tried again in a later repetition.
+"""Work on chunks in the background. The leader of a partition applies retention to its chunks. A broker
+copies the chunks that it must have, and reports to the controller which chunks it has. This work is repeated.
+Each repetition begins with a comparison of the image with this broker's folders. Therefore a failed step is
+tried again in a later repetition.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ class CopyPace:
         """Bytes of the copy in progress that are on this broker."""
 
     def limit(self, bytes_per_second: int) -> None:
-        """Set the maximum rate in bytes per second. The next piece does not wait for the former rate."""
+        """Set the maximum rate in bytes per second. From the next piece on, waits depend only on the new
+        rate."""
         if self._pacer.settings.bytes_per_second != bytes_per_second:
             self._pacer = BytePacer(QuotaSettings(bytes_per_second))
             self._changed.set()
@@ -144,8 +145,8 @@ class ControllerReports:
         _raise_errors(answer, answer.chunks)
 
     async def dropped(self, partition: ClassicPartition, start_offset: int) -> None:
-        """Report the offset before which a partition that this broker leads needs no chunks. Raises
-        ``KafkaError`` if the report fails."""
+        """Report to the controller that a partition needs no chunks before ``start_offset``. This broker
+        leads the partition. Raises ``KafkaError`` if the report fails."""
         row = DropChunksPartition(
             topic_id=partition.key.topic_id,
             partition_index=partition.key.partition,
@@ -194,7 +195,7 @@ class ChunkRetention:
             if metadata is None or not metadata.chunks or not partition.is_leader:
                 continue
             if partition.guards.refuses_markers:
-                continue  # The active chunk is ending, and the start of the log may already be handed over.
+                continue  # The active chunk is ending. Its log start may already be sent to other brokers.
             try:
                 await self._retain(partition, metadata)
             except KafkaError as error:
@@ -206,7 +207,8 @@ class ChunkRetention:
     async def _retain(self, partition: ClassicPartition, metadata: PartitionRegistration) -> None:
         log, now_ms = partition.log, self._machine.deletion_clock.now_ms()
         if log.config.copies_to_remote and self._tiering is not None:
-            # The clean-up of the remote tier moves the start of the log.
+            # In a tiered partition, retention of the remote tier moves the start of the log. Here, only local
+            # retention applies.
             start_offset = self._tiering.local_start(partition, metadata, now_ms)
         else:
             start_offset = retained_start(
@@ -255,8 +257,8 @@ class ChunkCopies:
         self._unreadable: set[ChunkId] = set()
         """Chunks that this broker has and could not read."""
         self._replaced: set[ChunkId] = set()
-        """Unreadable chunks that this broker has copied from another broker once more. If such a copy is
-        unreadable, too, it is not copied again before the next start."""
+        """Chunks that were unreadable, and that this broker has then copied again from another broker. If the
+        new copy is also unreadable, the chunk is not copied a third time before the next start."""
 
     def unreadable(self, chunk: ChunkId) -> None:
         """A read of this broker's copy has failed. Copy the chunk again from another broker."""
@@ -265,10 +267,11 @@ class ChunkCopies:
             self.wake.set()
 
     def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
-        """Record the changed topics of an image. Returns whether one of them has inactive chunks."""
+        """Record which of the changed topics of a new image have inactive chunks. Returns whether there are
+        any such topics."""
         found = False
         for change in topics:
-            # For topics that never had chunks, this loop over the changed partitions is the only cost.
+            # For topics that never had chunks, this check of the changed partitions is the only work.
             if change.name in self._chunked or any(each.chunks for each in change.partitions.values()):
                 topic = image.topics.get(change.name)
                 if topic is not None and any(each.chunks for each in topic.partitions):
@@ -369,7 +372,8 @@ class ChunkCopies:
     # -- lookups --------------------------------------------------------------------------------
 
     def _may_be_carved(self, own: _OwnChunk) -> bool:
-        """Whether the partition's log may still become the log of a chunk, or is in an offline folder."""
+        """Whether this broker may already have the records of the chunk: the partition's old log is still to
+        become the chunk's log, or it may be in an offline folder."""
         log = self._logs.get(own.name)
         is_older = log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset
         return is_older or not all(each.is_online for each in self._logs.directories)

@@ -1,5 +1,5 @@
-"""The remote part of a diskless partition, for the remote reader. It contains the records before the start of
-the WAL."""
+"""The part of a diskless partition that is in the remote tier: the records before the start of the
+partition's WAL."""
 
 import asyncio
 from collections.abc import Callable
@@ -65,8 +65,9 @@ class DisklessRemotePart:
         )
 
     def _position(self) -> MetadataPosition:
-        """The position in the remote metadata that a read needs. Another broker may have moved the records a
-        moment ago, so perhaps this broker has not read their metadata yet."""
+        """The position in the remote metadata that a read needs. Another broker may have moved the records to
+        the tier a moment ago. A read must therefore wait until this broker has read the remote log metadata
+        up to this position."""
         offset = self._cache.remote_metadata_position
         return (
             NO_POSITION if offset < 0 else MetadataPosition(self._metadata_partition(self._partition), offset)

@@ -1,5 +1,5 @@
-"""Diskless topics on a broker with remote storage. Records move from the WAL to remote segments. They stay
-readable there, and are deleted with their topic."""
+"""Diskless topics on a broker with remote storage. Records move from the WAL to remote segments. Consumers
+can still read them there. When a topic is deleted, its remote segments are deleted, too."""
 
 from collections.abc import Awaitable, Callable
 
@@ -43,7 +43,7 @@ class ConsolidationSubsystem(Subsystem):
         self._diskless = diskless
         self._tiered = tiered
         self._led: dict[TopicIdPartition, LedPartition] = {}
-        """The diskless partitions that this broker leads, as their consolidation needs them."""
+        """The diskless partitions that this broker leads and consolidates."""
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
         self.reconciler = SegmentReconciler(
             diskless.coordinator,
@@ -154,12 +154,13 @@ class ConsolidationSubsystem(Subsystem):
     # -- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: DisklessPartition) -> None:
-        """Let reads of an opened partition include records that left the WAL."""
+        """Called when a replica was opened. From now on, its reads can return records that are only in the
+        remote tier."""
         partition.begin_remote(self._remote_part(partition))
 
     def reader_opened(self, partition: DisklessPartition) -> None:
-        """Start serving reads of a partition without a replica on this broker. The reads include records that
-        left the WAL."""
+        """Called when a partition without a replica on this broker was opened for reads. From now on, its
+        reads can return records that are only in the remote tier."""
         partition.begin_remote(self._remote_part(partition))
         self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
 

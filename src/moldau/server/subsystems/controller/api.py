@@ -124,9 +124,10 @@ class ControllerApi:
     def _is_unknown_voter(self, request: ControllerRegistrationRequest) -> bool:
         """Whether the controller that registers is not one of the quorum's static voters.
 
-        With static voters, only a voter can be a controller. A node with another configuration may consider
-        itself a voter. If the quorum has a leader when such a node starts, the node never asks for a vote.
-        Its registration is then the first sign of the mistake.
+        With static voters, only a voter can be a controller. But a node whose configuration differs from the
+        other nodes' may treat itself as a voter. If the quorum has a leader when such a node starts, the node
+        sends no vote request, which would show the mistake. Its registration is then the first request that
+        shows the mistake.
         """
         driver = self._metadata.driver
         if not driver.is_leader or driver.kraft_version or request.controller_id in driver.voters:

@@ -82,8 +82,8 @@ class ControllerRegistrar:
                 await asyncio.sleep(RETRY_S)
                 continue
             if answer.error_code is ErrorCode.none:
-                # The wait has a time limit, because another node with this id may have registered in the
-                # meantime.
+                # The wait for the registration in the image has a time limit. It would never end if another
+                # node with the same id has registered in the meantime.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_S):
                         await self._publisher.until(lambda: not self._is_missing())

@@ -1,5 +1,5 @@
-"""Computes the pauses of back-pressure. While the backlog is too large, the broker does not read from
-producers during these pauses."""
+"""Back-pressure on producers. While the backlog is too large, the broker makes a pause before it reads the
+next request from a producer's connection. This module computes the pauses."""
 
 from typing import Final
 
@@ -10,8 +10,7 @@ from moldau.runtime import Clock
 from moldau.server.subsystems.diskless.wal_backlog import BackloggedCoordinators, WalBacklog
 
 CONGESTED_PAUSE_S: Final = 0.05
-"""Pause in seconds when the backlog is slightly above its limit. One request of the producer is processed
-after each pause."""
+"""Pause in seconds after each request of a producer, when the backlog is slightly above its limit."""
 CONGESTED_PAUSE_MAX_S: Final = 4.0
 """Longest pause in seconds, for a backlog far above its limit. A producer with five requests in flight still
 gets its responses within 30 s."""
@@ -46,8 +45,9 @@ class BackPressure:
         """The degree to which producers must be slowed down, from 0 (slightly) to 1. None means that there is
         no back-pressure.
 
-        The value depends on the excess of the WAL backlog over its limit. It is 0 when only the upload
-        backlog exceeds its limit, because the writer refuses appends at twice that limit.
+        The value grows with the excess of the WAL backlog over its limit. It is 0 if only the upload backlog
+        exceeds its limit; longer pauses are not needed in this case, because the writer refuses appends at
+        twice the limit of the upload backlog.
         """
         excess = self.backlog.excess
         return 0.0 if excess is None and self._writer.is_full else excess

@@ -2,8 +2,8 @@
 inside the process. Otherwise the call is sent over the network.
 
 The leader of a coordinator is in the metadata. On a connection, responses come in the order of the requests.
-Requests that wait at a coordinator therefore use separate connections. Otherwise a commit could be queued
-behind a FindBatches that waits for commits.
+Requests that may wait at a coordinator therefore use separate connections. Otherwise the response to a commit
+could be delayed by an earlier FindBatches request that itself waits for commits.
 """
 
 from collections.abc import Awaitable
@@ -62,7 +62,8 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         )
 
     def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]:
-        """Commits of one file to coordinators of the same broker are sent in one request."""
+        """Commit a part of a file. If the same broker leads the coordinators of several parts of a file,
+        their commits are sent in one request."""
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
         if leader_id is None or leader_id == self._view.local_id:
             return self.call(COMMIT_FILE, coordinator_id, call)

@@ -1,7 +1,8 @@
 """The first start of a node. Its object store is checked before the node writes anything.
 
-At later starts the store is checked when the broker starts (``DisklessManager.start``). On a first start this
-would be too late. The folders would already have a new cluster id, and the metadata log would have begun.
+At later starts the store is checked when the broker starts (``DisklessManager.start``). On a first start,
+such a late check would not be enough: the node would already have written a new cluster id to the folders,
+and records to the metadata log.
 """
 
 from typing import Final

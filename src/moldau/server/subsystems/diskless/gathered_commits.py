@@ -1,7 +1,7 @@
 """Gathers the commits of one file that go to the same broker, and sends them in one request.
 
-All parts of a file are ready at the same moment, when the object of the file is stored. Their commits are
-then made within one iteration of the event loop, and are sent together.
+When the object of a file is stored, the parts of all its coordinators can be committed. So their commits are
+requested in the same iteration of the event loop, and can be sent together.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class _GatheredPart(NamedTuple):
 
 
 class GatheredCommits:
-    """The commits of this turn, by leader and object."""
+    """The commits that were requested in this turn of the event loop, by leader and object."""
 
     def __init__(
         self,
@@ -57,14 +57,15 @@ class GatheredCommits:
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
             except Exception as error:
-                # An unexpected exception, which comes from a defect, is also passed to the caller. Otherwise
-                # the caller would wait for its time-out and repeat the call.
+                # Every exception is passed to the caller, even an unexpected exception that a defect has
+                # caused. Otherwise the caller would wait until its time-out, and then repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:
                 if part.coordinator_id in results:
                     _settle(part.answer, results[part.coordinator_id])
-        # An older broker gets each part in a separate request.
+        # A broker of an older version does not support the request for several parts. It gets each part in a
+        # separate request.
         await asyncio.gather(*(self._answer_one(part) for part in parts if not part.answer.done()))
 
     async def _answer_one(self, part: "_GatheredPart") -> None:

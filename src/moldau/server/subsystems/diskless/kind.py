@@ -50,7 +50,7 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         self._manager = manager
         self._log_config = log_config
         self.passages = Passages(self._open_passage, log_config)
-        """Opens readable partitions for topics of which this broker has no replica."""
+        """The passages of this broker. A passage serves a partition without a replica on this broker."""
         self._reader_hooks = reader_hooks
 
     def log_config(self, topic: Topic) -> LogConfig:
@@ -91,8 +91,8 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         return self._manager.open_passage(key, topic.name, config, open_reader, close_reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
-        """The configuration of the cached log. The coordinator decides on retention, and the limit of the
-        cache decides on eviction."""
+        """Return the configuration of the cached log. Its segments are evicted by the size limit of the
+        cache, and not by the topic's retention, which the coordinator applies."""
         segment_bytes = CacheBound.segment_bytes(self._manager.settings.cacher.cache_max_bytes)
         return replace(
             config,
@@ -121,8 +121,8 @@ class DisklessKind(PartitionKind[DisklessPartition]):
 
 
 class ConsolidatedKind(PartitionKind[DisklessPartition]):
-    """Diskless partitions whose records move from the WAL to remote storage. The hooks are called for each
-    partition."""
+    """Wraps :class:`DisklessKind` on a broker where records of diskless partitions move from the WAL to the
+    remote tier. It calls its :class:`RemoteHooks` for each partition."""
 
     def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:
         self._diskless = diskless

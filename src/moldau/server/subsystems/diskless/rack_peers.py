@@ -12,8 +12,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 2_000
-"""Time in ms after which a broker reads from the object store instead. A GET of the store nearly always takes
-less time."""
+"""Time-out in ms of a call that reads an object from another broker. After the time-out, this broker reads
+the object from the store itself. A GET of the store nearly always takes less time than this."""
 _LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
 _CONNECTIONS: Final = 4
 """Number of connections to each broker. On a connection, responses come in the order of the requests, so one
@@ -48,5 +48,6 @@ class RackPeerCalls:
 
 
 def rack_handlers(reader: RackReader, authorizer: Authorizer) -> CallHandlers:
-    """Return handlers for calls by which other brokers let this broker read objects."""
+    """Return the handlers of the calls with which other brokers of the rack read objects through this
+    broker."""
     return BrokerCallHandlers[RackReader](CALLS, reader, authorizer)

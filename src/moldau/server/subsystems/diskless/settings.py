@@ -17,8 +17,9 @@ from moldau.tiered.consolidation.plan import SegmentRules
 
 OPTION_PREFIX: Final = "diskless.storage."
 _FREE_PUTS_PER_SECOND: Final = 100.0
-"""Rate of PUT requests if the store does not bill them. With this rate, a producer that has paused does not
-have to wait for the commit interval."""
+"""The limit for PUT requests per second if the store does not bill requests. The limit is high. So, when a
+producer sends records after a pause, the upload can begin at once and does not wait for the commit
+interval."""
 
 
 def is_enabled(config: BrokerConfig) -> bool:
@@ -62,7 +63,7 @@ def deletion_hold_ms(config: BrokerConfig) -> int:
 
 
 def consolidation_engine(config: BrokerConfig) -> EngineSettings:
-    """Return the limits on the consolidation work that a broker does at the same time."""
+    """Return the limits for the consolidation work that runs on a broker at the same time."""
     segment_bytes = config.integer("diskless.consolidation.segment.bytes")
     return EngineSettings(unit_bytes=max(DEFAULT_UNIT_BYTES, segment_bytes))
 

@@ -77,8 +77,8 @@ class DisklessSubsystem(Subsystem):
         self._rack_peers = RackPeerCalls(*network)
         self.coordinator = self._new_batch_coordinator(machine)
         self.saved_ends = SavedEnds() if saves_logs(config) else None
-        """The offsets up to which the coordinators' logs are saved; ``None`` if they are not saved. Deletions
-        wait until the logs are saved."""
+        """The offsets up to which the coordinators' logs are saved; ``None`` if they are not saved. Objects
+        are deleted only when the logs are saved up to the records that allow the deletion."""
         deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
             self.manager = DisklessManager(
@@ -210,14 +210,15 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _was_used_before(self) -> bool:
-        """Whether this broker has led coordinators before. This proves that the store has worked."""
+        """Whether an earlier process of this broker has led coordinators. In this case the store worked with
+        the present configuration before, so an error at the start is probably temporary."""
         return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
 
     async def stop(self) -> None:
-        """Complete the pending produce requests. Then stop the coordinators, which save their state cleanly.
+        """Complete the pending produce requests, then stop the coordinators, which save their state.
 
-        If a coordinator has not created a partition, batches for this partition cannot be completed. They are
-        refused.
+        If the coordinator of a partition has not created the partition yet, pending batches for the partition
+        cannot be committed and are refused.
         """
         for one in self._readers():
             one.refuse_waiting()

@@ -3,8 +3,8 @@
 A broker measures the backlogs of the coordinators that it leads. Other coordinators report their backlogs in
 the results of this broker's commits.
 
-If records leave the WAL only by retention, the backlog is as large as the topics. In this case the backlog
-has no limit.
+Without consolidation, records stay in the WAL until retention deletes them, so the backlog is as large as the
+topics. In this case there is no limit for the backlog.
 """
 
 from typing import Protocol
@@ -27,7 +27,7 @@ class BackloggedCoordinators(Protocol):
 
 
 class WalBacklog:
-    """The backlog of the cluster, as far as this broker knows it."""
+    """The part of the cluster's WAL backlog that this broker knows."""
 
     def __init__(
         self, coordinators: BackloggedCoordinators, reported: ReportedBacklogs, clock: Clock, meters: Meters
@@ -72,8 +72,7 @@ class WalBacklog:
 
     @property
     def excess(self) -> float | None:
-        """The bytes above the limit as a fraction of the limit, from 0 to 1. If the fraction is larger, the
-        result is 1.
+        """The number of bytes above the limit, divided by the limit. The result is at most 1.
 
         ``None`` when the limit is not exceeded.
         """

@@ -35,8 +35,8 @@ _SETTLED: Final = frozenset(
         ErrorCode.not_leader_or_follower,
     }
 )
-"""Error codes after which an assignment is dropped. The controller already has the assignment, or does not
-need it."""
+"""The answers of the controller after which an assignment is not sent again. The controller has stored the
+assignment, or does not need it."""
 
 
 class DirectoryAssignments:
@@ -59,8 +59,8 @@ class DirectoryAssignments:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None:
-        """Record that a replica is in this directory. The metadata name another directory, or no
-        directory."""
+        """Store that a replica is in this directory, and report it to the controller. Called when the
+        metadata have another directory or no directory for the replica."""
         if self._pending.get(key) != directory_id:
             self._pending[key] = directory_id
             self._wake.set()

@@ -32,8 +32,8 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 PARTITIONS_A_TURN: Final = 25
-"""Number of partitions that apply the metadata before other requests are handled. This takes about 5 ms if
-all of them are opened."""
+"""Number of partitions to which the metadata are applied without a break. This takes about 5 ms if all of
+these partitions are opened."""
 
 _RECONFIGURED_A_TURN: Final = 100
 """Number of partitions that get a new configuration without a break. This takes about 10 ms."""
@@ -71,9 +71,9 @@ class _NewPartition:
 class PartitionHosting:
     """Applies the image to this broker's partitions, some partitions in each iteration of the event loop.
 
-    Existing partitions change at once, within the limit of a turn. For a new partition, worker threads create
-    the log first. Until the log exists, requests for the partition are answered with NOT_LEADER_OR_FOLLOWER,
-    after which clients retry.
+    Existing partitions change at once, unless the limit of a turn is reached. For a new partition, worker
+    threads create the log first. Until the log exists, requests for the partition are answered with
+    NOT_LEADER_OR_FOLLOWER, after which clients retry.
     """
 
     def __init__(
@@ -294,8 +294,9 @@ class PartitionHosting:
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        If the directory of a replica has not been reported to the controller yet, it is still reported. The
-        controller needs the directory in order to move the replica's leadership.
+        If this broker has not reported the directory of a replica to the controller yet, it reports the
+        directory now. The controller must know in which directory the replica is, to move the leadership away
+        from it.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):
@@ -402,7 +403,8 @@ class PartitionHosting:
             if error is not None:
                 self._cannot_open(topic, key, error)
             elif self._must_exchange(topic, key):
-                # The metadata have changed since the log was created, so another log must take its place.
+                # The metadata have changed since the log was created. The log must now be exchanged for
+                # another log.
                 self._new[key] = _NewPartition(topic)
             else:
                 self._open(topic, key)
@@ -484,7 +486,6 @@ class PartitionHosting:
     def _reconfigure(self, partitions: Iterable[_Hosted]) -> None:
         for each in partitions:
             key = each.partition.key
-            # A deleted topic's configuration is deleted with the topic. The topic's partitions must not get
-            # the default values.
+            # A deleted topic has no configuration any more. Its partitions must not get the default values.
             if self._hosted.get(key) is each and key.topic_id.int in self._seen:
                 each.kind.reconfigure(each.partition)

@@ -147,9 +147,11 @@ class ReplicaMoves:
         return is_current and self._logs.get(move.name) is move.source and move.target.is_online
 
     async def _copy(self, move: LogMove) -> None:
-        """Wait until the copy has had all records at some moment, and these records are durable."""
+        """Copy the log. Returns when the copy has all records that the log had a moment ago, and the copied
+        records are durable."""
         loop = asyncio.get_running_loop()
-        # A compaction in progress may remove records before the copy contains their newer versions.
+        # A compaction of the source may be in progress. It may remove a record because there is a newer
+        # record with the same key, which the copy does not contain yet.
         while self._logs.cleaner.cleaning is move.source:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
         while self._is_wanted(move):

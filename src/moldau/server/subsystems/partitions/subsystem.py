@@ -29,8 +29,8 @@ class PartitionsSubsystem(Subsystem):
     """Hosts partitions of all kinds, and the logs of the broker."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
-        """``extensions`` contain the kinds of partitions, and the coordinators that run where this broker
-        leads."""
+        """``extensions`` contain the kinds of partitions, and the kinds of coordinators. This broker has a
+        coordinator for each partition of a coordinator's topic that it leads."""
         self._context = context
         self._logs = context.logs
         self.kinds = extensions.kinds
@@ -113,8 +113,9 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Rename the folders of partitions that this broker does not host according to the metadata. The
-        renamed folders are kept for a long time. The metadata are complete now.
+        """Rename the folders of those partitions that this broker does not host according to the metadata.
+        This is done here because the metadata are complete at this step. The renamed folders are not deleted
+        at once, but kept for a long time.
 
         Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """
@@ -143,7 +144,8 @@ class PartitionsSubsystem(Subsystem):
         self._hosting.freeze()
 
     async def stop(self) -> None:
-        # The fetchers stop last, because partitions can become followers until the hosting has stopped.
+        # The fetchers stop last. Until the hosting has stopped, a partition can still become a follower and
+        # start a fetch.
         await self.moves.stop()
         await self._assignments.stop()
         await self._hosting.stop()

@@ -15,8 +15,9 @@ topics. The order of the topics then matters."""
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
-    """The topics with these names. If they have many partitions, internal topics come first, because other
-    topics wait for the coordinators that use internal topics. Small topics come before large topics."""
+    """The topics with these names. If they have many partitions together, internal topics come first, because
+    clients of the other topics need the coordinators that use internal topics. Then small topics come before
+    large topics."""
     topics = (image.topics.get(name) for name in names)
     found = [topic for topic in topics if topic is not None]
     if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:

@@ -22,9 +22,9 @@ class DeletedTopics:
         """``until_current`` waits until the image contains all records that were committed at the time of the
         call. If this fails, it raises an exception.
 
-        ``grace_s`` is the time for which a topic must be missing in the image before the check. For some
-        time, a replaced controller does not know that it was replaced. The grace period must be longer than
-        this time. ``look_again`` is called when a grace period is over.
+        ``grace_s`` is the time for which a topic must be missing in the image before the check. A controller
+        that was replaced may continue for some time, because it does not know yet that it was replaced. The
+        grace period must be longer than this time. ``look_again`` is called when a grace period is over.
         """
         self._image = image
         self._until_current = until_current
@@ -33,7 +33,7 @@ class DeletedTopics:
         self._missing_since_s: dict[UUID, float] = {}
 
     async def among(self, topic_ids: Collection[UUID]) -> set[UUID]:
-        """The deleted topics among ``topic_ids``. All of these topics existed once.
+        """The deleted topics among ``topic_ids``. Each of these topics must have existed at some time.
 
         Raises ``KafkaError`` or ``TimeoutError`` while the result is unknown.
         """

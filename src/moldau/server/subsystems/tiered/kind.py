@@ -42,9 +42,9 @@ class Tiering:
         """Make a tiered partition's remote part readable, and run the tasks that a leader or a follower
         needs. The method may be called again for the same partition."""
         name = _identity(partition)
-        if partition.remote.part is None:  # A partition with chunks has a part already.
-            # This offset may come from an earlier copy task. That task may have finished a copy before it
-            # learned that all copies of the partition would be removed.
+        if partition.remote.part is None:  # A partition with chunks already has a remote part.
+            # The old value of this offset may come from an earlier copy task. That task may have finished a
+            # copy after the removal of all copies of this partition had begun.
             partition.log.highest_copied_offset = -1
             partition.remote.begin(self.part_of(partition))
         if partition.is_leader:
@@ -58,8 +58,8 @@ class Tiering:
         return ClassicRemotePart(_identity(partition), partition.log, self._reader, partition.read)
 
     def emptied(self, partition: TopicIdPartition) -> None:
-        """The remote data of the partition were removed. If the topic has become tiered again in the
-        meantime, make a new remote part and start its tasks."""
+        """The remote data of the partition were removed. If the topic has become tiered again during the
+        removal, make a new remote part and start the tasks of the partition."""
         found = self._partitions.get_by_id(partition.topic_id, partition.partition)
         if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
             self.begin(found)
@@ -136,8 +136,8 @@ class TieredKind(PartitionKind[ClassicPartition]):
         """Reconcile the tasks with the topic's configuration and this broker's role."""
         name = _identity(partition)
         if partition.log.config.remote_storage_enable:
-            # Segments that are being removed must not count as copied. When the removal ends, copying starts
-            # again.
+            # While the remote data of the partition are being removed, no tasks are started: segments that
+            # are being removed must not count as copied. When the removal ends, the tasks are started.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)
         elif _is_tiered(partition):

@@ -1,8 +1,8 @@
 """Reads the events of ``__remote_log_metadata`` from whole batches of its log.
 
-Moldau's brokers write each event of a few hundred bytes in its own batch, uncompressed. Every other batch
-comes from another implementation or from an attacker. Therefore the bytes and the time on the event loop that
-such a batch may cost are limited.
+Moldau's brokers write each event of a few hundred bytes in its own batch, uncompressed. A batch of another
+form comes from another implementation or from an attacker. Therefore the memory and the time on the event
+loop for such a batch are limited.
 """
 
 import logging
@@ -21,8 +21,8 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""Maximum decompressed size of a batch in bytes. A read also ends when the batches that it has read reach
-this size."""
+"""Maximum decompressed size of a batch in bytes. A read also ends when all batches that it has decompressed
+together reach this size."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
@@ -34,7 +34,8 @@ async def read_events(opening: FairLane, content: memoryview, partition: int, of
     """
     if _is_quick(content):
         return exhaust(_read(content, partition, offset))
-    # The view is valid until the log is used again.
+    # The bytes are copied for the worker, because the view ``content`` is valid only until the log is used
+    # again.
     return await opening.put(None, _read(memoryview(bytes(content)), partition, offset))
 
 

@@ -72,9 +72,10 @@ class MetadataPeers:
     All methods raise ``RemoteStorageError``. Each broker gets one fetch at a time, which reads the events of
     all its partitions together, as consumers do.
 
-    The fetchers of replicas use the same API in another way. They append the records to their own logs,
-    continue at the ends of these logs, and have a session. A reader of this class names each offset, gets
-    bytes below the high watermark, and requests no more bytes while it applies them.
+    The fetchers of replicas use the same API in another way. They append the records to the logs of their
+    replicas, continue at the ends of these logs, and use fetch sessions. A reader of this class gives the
+    offset of each read, gets only bytes below the high watermark, and sends no further request while it
+    applies these bytes.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class MetadataPeers:
         name = f"remote-metadata-{view.local_id}"
         self._calls = RpcClient(entropy, client_id=name)
         self._fetches = RpcClient(entropy, client_id=name)
-        """These connections are separate, because a request waits for the answers of earlier requests."""
+        """Fetches use separate connections. A fetch may wait for new events, and on a connection each
+        response is sent only after the responses to earlier requests."""
         self._peers: dict[int, _ReadPeer] = {}
         """Peers by broker id."""
         self._fetched: dict[int, tuple[int, memoryview]] = {}
-        """Results of waits by partition, which the next read uses."""
+        """The results of :meth:`wait_beyond`, by partition: an offset, and the batches from this offset on.
+        The next read of the partition uses them."""
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class MetadataPeers:
     async def _run(self, peer: "_ReadPeer") -> None:
         """Send fetches to a broker while there are readers."""
         try:
-            # This pause lets concurrent readers share the first request.
+            # In this pause, other readers that start now can add their reads to the first request.
             await asyncio.sleep(0)
             while wanted := dict(peer.wanted):
                 try:

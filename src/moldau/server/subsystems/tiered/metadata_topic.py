@@ -1,9 +1,9 @@
 """``__remote_log_metadata`` for the metadata manager. This broker leads some of the topic's partitions, and
 other brokers lead its other partitions.
 
-When an event is below the high watermark, it is acknowledged, and readers get it. It is then on the disks of
-the in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not be
-lost with the page cache.
+An event is acknowledged, and readers get it, when it is below the high watermark. At this time it is synced
+to the disks of the in-sync replicas. This is necessary, because after the event COPY_SEGMENT_FINISHED the
+local segment may be deleted, so the event must not be lost when a machine loses its page cache.
 """
 
 import asyncio
@@ -67,8 +67,9 @@ class HostedMetadataTopic:
     broker's metadata contain a newer epoch.
 
     A new leader of the partition sends its first event to the leader of the metadata partition. The new
-    leader finds that broker in metadata that contain its own epoch. Every later leader of the metadata
-    partition has these metadata, too. Therefore no event of an older epoch follows an event of a newer epoch.
+    leader finds the leader of the metadata partition in its metadata, which already contain the new leader's
+    own epoch. Every later leader of the metadata partition has these metadata, too. Therefore no event of an
+    older epoch follows an event of a newer epoch.
     """
 
     def __init__(self, machine: Machine, view: ClusterView) -> None:

@@ -39,7 +39,7 @@ class ClassicRemotePart:
         self._lineage = LogLineage(log.leader_epochs)
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        # The local part at this moment. It may become shorter during the read.
+        # The start of the local part at this moment. It may rise during the read, so it is read only once.
         end_offset = self._log.local_log_start_offset
         aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
 

@@ -126,7 +126,7 @@ def storage_manager(
         try:
             return open_object_storage_manager(configs, machine, meters)
         except (RemoteStorageError, TypeError, ValueError) as error:
-            raise ConfigError(f"{prefix}url", str(error)) from error  # The error already names the key.
+            raise ConfigError(f"{prefix}url", str(error)) from error  # ``error`` names the key.
     make = cast(StorageManagerMaker, _load(_STORAGE_CLASS, class_name))
     made = _made(_STORAGE_CLASS, class_name, make, configs, machine, meters, STORAGE_METHODS)
     if isinstance(made, ObjectStorageManager):
@@ -224,8 +224,8 @@ def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, 
 
 
 def _number(config: BrokerConfig, name: str) -> int:
-    """A key of the topic-based manager. Kafka defines it only with the prefix. Moldau also accepts it without
-    the prefix."""
+    """Return the value of a key of the topic-based manager. Kafka defines the key only with the prefix of the
+    manager's keys. Moldau also accepts the key without the prefix."""
     prefix = config.text("remote.log.metadata.manager.impl.prefix")
     text = config.passed_on(prefix).get(name)
     if text is None:

@@ -123,8 +123,7 @@ class TieredSubsystem(Subsystem):
                     gives_tier=True,
                 )
             ],
-            # The coordinators of this kind have no shard, because the metadata manager follows the log of
-            # each term itself.
+            # The coordinators of this kind have no shard. The metadata manager reads the logs itself.
             coordinators=[
                 CoordinatorEntry(
                     topic=self._topic, leaders=self._metadata_topic, on_change=self._leadership_changed
@@ -163,12 +162,13 @@ class TieredSubsystem(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the meters of deleted topics, and let the remover look for the topics' remote data."""
         if not self._hosting.notifies_of_removals:
-            # The remover gets no other notification that stopped removals can continue.
+            # A change of the metadata may allow removals that have stopped to continue. The remover is not
+            # notified of this in any other way.
             self.remover.start()
             self.remover.check_soon()
         elif delta.topics.removed:
-            # A broker must remove the remaining data of these topics. This broker may never have had a
-            # replica of them.
+            # This broker may have to remove the remote data of a deleted topic, even if it never had a
+            # replica of this topic.
             self.remover.check_soon()
         names = {topic.name for topic in delta.topics.changed.values()}
         if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:

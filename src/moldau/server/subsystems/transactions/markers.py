@@ -2,8 +2,8 @@
 other brokers.
 
 The group coordinator writes the markers of a partition of ``__consumer_offsets``, and applies them to the
-offsets that wait for these markers. Every other partition writes markers as its kind requires. A marker takes
-effect when it is committed.
+offsets that wait for these markers. For every other partition, the object of the partition writes its
+markers, as its kind requires. A marker takes effect when it is committed.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from moldau.server.topics.registry import PartitionRegistry
 _DONE: Final = frozenset(
     {
         ErrorCode.none,
-        # The partition has a later epoch of the producer, or the producer's next transaction. Therefore this
-        # transaction has ended.
+        # The partition already has a later epoch of the producer, or records of the producer's next
+        # transaction. So the transaction of this marker has already ended in this partition.
         ErrorCode.invalid_producer_epoch,
     }
 )
@@ -64,7 +64,8 @@ class LocalMarkers:
         return ErrorCode.none
 
     def reaches(self, place: TxnPartition) -> bool:
-        """Whether this broker can write a marker to the partition even if another broker leads it."""
+        """Whether this broker can write a marker to the partition even if another broker leads the partition.
+        This is true for diskless partitions."""
         try:
             return self._find(place).transactions.any_broker_marks
         except KafkaError:

@@ -48,7 +48,8 @@ class TransactionVerifier:
         config, loop = self._config(), asyncio.get_running_loop()
         if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
             return
-        # The markers of the previous transaction have possibly not arrived yet, so this error can be retried.
+        # The error may only mean that the markers of the producer's previous transaction are not written yet.
+        # Therefore the request is repeated.
         retry_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000
         give_up_at = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
         while True:

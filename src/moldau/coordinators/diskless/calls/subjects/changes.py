@@ -18,8 +18,8 @@ from moldau.protocol.rows import PARTITIONS, Cut
 from moldau.runtime import ErrorCode, KafkaError
 
 PARTITIONS_MAX: Final = 1_000
-"""Maximum number of partitions in one request. The limit is needed because a partition count takes only four
-bytes, so a small request could ask for very many partitions. The records of one request are replayed in one
+"""Maximum number of partitions in one request. Without a limit, a small request could create very many
+partitions, because a request contains only their count. The records of one request are replayed in one
 iteration of the event loop. With this limit, the iteration takes about 10 ms."""
 
 

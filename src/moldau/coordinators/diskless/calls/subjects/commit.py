@@ -26,7 +26,8 @@ GUARDS_VERSION: Final = 2
 """First version with guards. An older coordinator refuses transactional batches."""
 
 ORDER_VERSION: Final = 3
-"""First version with the order of a broker's commits. An older coordinator gets one commit at a time."""
+"""First version with the order of a broker's commits. If the coordinator does not support this version, the
+broker sends it only one commit at a time."""
 
 REQUEST_BATCHES_MAX: Final = 5_000
 """Maximum number of batches in a request. The coordinator decides on all batches of a request in one
@@ -34,8 +35,8 @@ iteration of the event loop. For this number, the decision takes about 0.1 s of 
 4,000."""
 
 NUMBER_MAX: Final = 1 << 62
-"""Highest number of a commit. Brokers count from 0. Without this limit, the number that follows could exceed
-64 bits."""
+"""Highest number of a commit that a request may contain. Brokers count from 0. Without this limit, the next
+number after it could need more than 64 bits."""
 
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:
@@ -124,8 +125,8 @@ def place_of(fields: Any) -> calls.CommitPlace | None:
 def commit_with_backlog(
     coordinators: ServedCalls, coordinator_id: int, call: calls.CommitFileCall
 ) -> Awaitable[calls.CommitFileResult]:
-    """Begin the commit at once, so that commits take effect in the order of their requests. The result
-    contains the WAL backlog of the coordinator."""
+    """Commit a file, and add the WAL backlog of the coordinator to the result. The commit begins in this call
+    and not in the later ``await``, so commits take effect in the order of their requests."""
     return _add_backlog(coordinators, coordinator_id, coordinators.commit_file(coordinator_id, call))
 
 

@@ -21,7 +21,8 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 
 CommitParts: TypeAlias = Sequence[tuple[int, CommitFileCall]]
-"""The calls of one file, each with its coordinator. The calls differ only in their batches and their places.
+"""Pairs of a coordinator and a call, for one file. The calls differ only in their batches, and in their
+places in the order of commits.
 """
 
 PartResults: TypeAlias = Sequence[tuple[int, CommitFileResult | KafkaError]]
@@ -30,8 +31,9 @@ PartResults: TypeAlias = Sequence[tuple[int, CommitFileResult | KafkaError]]
 _NO_PLACE: Final = CommitPlace(-1, -1, -1)
 
 PATIENCE_S: Final = 0.5
-"""Time in seconds for which the first known result waits for the results of the other parts. After this time
-the known results are sent, and the broker repeats the other parts."""
+"""When the first result of a part is known, the response is delayed for at most this time, in seconds, to get
+the results of the other parts. Then the response contains the known results, and the requesting broker
+repeats the commits of the other parts."""
 _LATE: Final = KafkaError(ErrorCode.request_timed_out, "The outcome of this part is not known yet.")
 
 
@@ -81,8 +83,8 @@ def _arguments(request: Any) -> CommitParts:
 
 
 async def _serve(coordinators: ServedCalls, _: int, parts: CommitParts) -> PartResults:
-    # All commits begin before the first of them is awaited. Therefore they take effect in the order of the
-    # requests.
+    # All commits of the request begin here, before any of them is awaited. Therefore the commits of several
+    # requests take effect in the order of the requests.
     begun = [
         asyncio.ensure_future(_settled(commit_with_backlog(coordinators, coordinator_id, call)))
         for coordinator_id, call in parts

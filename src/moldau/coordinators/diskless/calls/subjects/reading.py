@@ -1,4 +1,5 @@
-"""The calls of readers. They ask for batches that begin at an offset, or for offsets by timestamp."""
+"""The calls of readers: FindBatches finds batches from an offset on, and ListOffsets finds offsets by
+timestamp."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -143,8 +144,8 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
-# This request is never split, because it waits for the bytes of all its partitions together. The limit allows
-# 95,000 partitions.
+# A request is never divided into slices, because ``min_bytes`` applies to all its partitions together. The
+# memory limit allows about 95,000 partitions.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,

@@ -168,6 +168,34 @@ def test_a_moved_replica_remembers_several_batches_of_each_producer() -> None:
         world.run(story())
 
 
+def test_a_moved_replica_remembers_batches_whose_records_were_deleted() -> None:
+    """The copy of the log does not contain the deleted records. But the producer may still send its last
+    batches again."""
+    with World(8) as world:
+        house = MovingHouse(world)
+
+        def batches(broker: int) -> list[list[Any]]:
+            state = house.hosted(broker)[house.index].log.producers.state
+            return [list(entry.batches) for entry in state]
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(60, "before")
+            admin = house.cluster.client("admin", 12)
+            await house.cluster.on("admin", admin.delete_records(PartitionName("t", house.index), 60))
+            await house.cluster.until(
+                lambda: all(house.hosted(each)[house.index].log.log_start_offset == 60 for each in (11, 12))
+            )
+            await house.produce(1, "after")
+            before = batches(11)
+            assert [len(found) for found in before] == [5, 1]
+            assert await house.move(house.other()) is ErrorCode.none
+            await house.moved(house.other())
+            assert batches(11) == before
+
+        world.run(story())
+
+
 def test_a_move_survives_the_end_of_its_process_while_it_copies() -> None:
     with World(4) as world:
         house = MovingHouse(world)

@@ -337,17 +337,16 @@ class LogManager:
             if log.is_offline and home.is_online:
                 self._homes[name] = target  # The next start of the node completes the move.
             raise
-        target.recovery_points[name], target.log_start_offsets[name] = (
-            log.log_end_offset,
-            log.log_start_offset,
-        )
+        target.recovery_points[name] = log.log_end_offset
+        target.log_start_offsets[name] = log.log_start_offset
         target.high_watermarks[name] = log.high_watermark
         if (cleaned := home.cleaner_offsets.get(name)) is not None:
             target.cleaner_offsets[name] = cleaned
         self._homes[name] = target
         with self._opening(target):
-            moved = await self._machine.workers.run(self._opener.open, target, name, log.config, log.topic_id)
-            moved.producers.state.remember_batches(log.producers.state)
+            moved = await self._machine.workers.run(
+                self._opener.open, target, name, log.config, log.topic_id, was_closed=True
+            )
             self._adopt(target, moved)
         await self._forget_offsets(home, [name])
         path = f"{home.path}/{deleted_folder(name, move.unique)}"

@@ -4,10 +4,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from diskless_house import House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import DescribedPartition
+from moldau.coordinators.diskless.store.database import Applied, Database
 from moldau.runtime import ErrorCode, KafkaError
 
 PAGE_BYTES = 4096
@@ -153,3 +155,18 @@ def test_damage_that_is_found_while_it_runs_is_rebuilt(tmp_path: Path) -> None:
         await house.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_transaction_that_cannot_be_committed_ends() -> None:
+    """The next transaction must be possible, also if SQLite leaves the transaction open after the error."""
+    database = Database(apsw.Connection(":memory:"), new_for="log")
+    database.connection.execute(
+        "pragma foreign_keys = on; create table parents (id integer primary key);"
+        "create table children (parent references parents deferrable initially deferred)"
+    )
+    with pytest.raises(apsw.ConstraintError), database.transaction():
+        database.connection.execute("insert into children values (1)")
+    assert not database.connection.in_transaction
+    with database.transaction():
+        database.set_applied(Applied(5, 1))
+    assert database.applied() == Applied(5, 1)

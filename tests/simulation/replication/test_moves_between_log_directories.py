@@ -25,6 +25,7 @@ from moldau.simulation.clients.client import Producer, Sending
 from moldau.simulation.history import PartitionName
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.world import World
+from moldau.storage.folders.future_logs import FutureLogs, LogMove
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
@@ -167,6 +168,34 @@ def test_a_moved_replica_remembers_several_batches_of_each_producer() -> None:
         world.run(story())
 
 
+def test_a_moved_replica_remembers_batches_whose_records_were_deleted() -> None:
+    """The copy of the log does not contain the deleted records. But the producer may still send its last
+    batches again."""
+    with World(8) as world:
+        house = MovingHouse(world)
+
+        def batches(broker: int) -> list[list[Any]]:
+            state = house.hosted(broker)[house.index].log.producers.state
+            return [list(entry.batches) for entry in state]
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(60, "before")
+            admin = house.cluster.client("admin", 12)
+            await house.cluster.on("admin", admin.delete_records(PartitionName("t", house.index), 60))
+            await house.cluster.until(
+                lambda: all(house.hosted(each)[house.index].log.log_start_offset == 60 for each in (11, 12))
+            )
+            await house.produce(1, "after")
+            before = batches(11)
+            assert [len(found) for found in before] == [5, 1]
+            assert await house.move(house.other()) is ErrorCode.none
+            await house.moved(house.other())
+            assert batches(11) == before
+
+        world.run(story())
+
+
 def test_a_move_survives_the_end_of_its_process_while_it_copies() -> None:
     with World(4) as world:
         house = MovingHouse(world)
@@ -232,6 +261,39 @@ def test_an_exchange_survives_its_interruption_at_each_step(
             assert source != target
             assert len(set(house.contents())) == 1
             assert house.hosted(11)[house.index].log.log_end_offset == 20
+
+        world.run(story())
+
+
+@pytest.mark.parametrize("target", ["/data/a", "/data/b"])
+def test_a_request_during_an_exchange_waits_for_its_end(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the folders of a move are exchanged, an administrator requests the move back."""
+    with World(7) as world:
+        house = MovingHouse(world)
+        exchanges: list[str] = []
+        whole = FutureLogs.exchange
+
+        async def exchange(self: FutureLogs, move: LogMove) -> None:
+            exchanges.append(move.target.path)
+            await asyncio.sleep(1)
+            await whole(self, move)
+
+        monkeypatch.setattr(FutureLogs, "exchange", exchange)
+
+        async def story() -> None:
+            await house.begin()
+            house.index = next(
+                i for i, each in house.hosted(11).items() if not each.log.directory.startswith(target)
+            )
+            await house.produce(20, "before")
+            source = house.place()
+            assert await house.move(target, house.index) is ErrorCode.none
+            await house.cluster.until(lambda: exchanges == [target])
+            assert await house.move(source, house.index) is ErrorCode.none
+            await house.cluster.until(lambda: exchanges == [target, source])
+            await house.moved(source)
+            assert len(set(house.contents())) == 1
+            assert len(house.hosted(11)) == 4
 
         world.run(story())
 

@@ -123,6 +123,9 @@ class FutureLogs:
         assert not move.lag, f"{move.name} is not copied"
         source, future = move.source, move.future
         future.update_log_start_offset(source.log_start_offset)
+        # The source also knows batches whose records were deleted before the copy began. A client may send
+        # these batches again. The state is in the snapshot that ``close`` writes.
+        future.producers.state.reset(source.log_end_offset, source.producers.state)
         await future.flush()
         await self._machine.workers.run(future.close)
         source.take_offline(f"{move.name} moves to {move.target.path}")

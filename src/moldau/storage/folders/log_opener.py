@@ -35,8 +35,11 @@ class LogOpener:
         topic_id: uuid.UUID | None = None,
         *,
         may_be_tiered: bool = False,
+        was_closed: bool = False,
     ) -> PartitionLog:
         """Open a log. If the log does not exist, create it. This call blocks.
+
+        ``was_closed`` means that this process has closed the log, so that it needs no recovery.
 
         Raises the errors of ``PartitionLog.open``, and :class:`LogDirectoryError` for a folder whose files
         cannot be loaded.
@@ -52,7 +55,7 @@ class LogOpener:
                 topic_partition,
                 config,
                 recovery_point=directory.recovery_points.get(topic_partition, 0),
-                clean_shutdown=directory.was_clean,
+                clean_shutdown=was_closed or directory.was_clean,
                 log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
                 topic_id=topic_id,
                 may_be_tiered=may_be_tiered,

@@ -164,17 +164,6 @@ class ProducerState:
     def entry(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
 
-    def remember_batches(self, other: "ProducerState") -> None:
-        """Copy the stored batches from another state of the same log.
-
-        A snapshot contains only the last batch of each producer. If the earlier batches were missing, a
-        client that lost a response and sends them again would get OUT_OF_ORDER_SEQUENCE_NUMBER.
-        """
-        for entry in other:
-            own = self._producers.get(entry.producer_id)
-            if own is not None and own.batches and entry.batches and own.batches[-1] == entry.batches[-1]:
-                own.batches = entry.batches.copy()
-
     def check(self, header: BatchHeader, *, from_client: bool = True) -> BatchMetadata | None:
         """Check a data batch before it is appended. Returns the remembered batch if it is a duplicate, which
         must not be appended.

@@ -185,11 +185,13 @@ class Database:
             self.connection.execute("begin immediate")
             try:
                 yield
+                # If the commit fails, for example because the disk is full, SQLite may leave the transaction
+                # open.
+                self.connection.execute("commit")
             except BaseException:
                 if self.connection.in_transaction:
                     self.connection.execute("rollback")
                 raise
-            self.connection.execute("commit")
         except DAMAGED as error:
             raise self._damaged(error) from error
 

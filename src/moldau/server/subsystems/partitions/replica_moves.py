@@ -47,7 +47,9 @@ class ReplicaMoves:
         self._has_snapshots = has_snapshots
         self._unexpected = unexpected
         self._quota = ByteRateQuota(quota)
-        self._beginning: set[TopicPartition] = set()
+        self._changing = asyncio.Lock()
+        """Held while a request begins or ends a move, and during an exchange. Otherwise a request could end a
+        move during its exchange, and delete the copy before the exchange renames it."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -80,8 +82,19 @@ class ReplicaMoves:
         Returns REPLICA_NOT_AVAILABLE if the replica is not on this broker. If the replica is created later,
         it is created in this folder.
         """
+        async with self._changing:
+            return await self._request(name, target)
+
+    async def _request(self, name: TopicPartition, target: LogDirectory) -> ErrorCode:
         if not target.is_online:
             return ErrorCode.kafka_storage_error
+        log, move = self._logs.get(name), self._futures.moves.get(name)
+        if log is not None and log.is_offline:
+            return ErrorCode.kafka_storage_error
+        if move is not None and move.target is target and self._is_wanted(move):
+            return ErrorCode.none
+        if move is not None:
+            await self._futures.drop(move)
         log, home = self._logs.get(name), self._logs.home_of(name)
         if log is None or home is None:
             if len(self._logs.preferred) < PREFERRED_MAX:
@@ -89,32 +102,18 @@ class ReplicaMoves:
             return ErrorCode.replica_not_available
         if log.is_offline:
             return ErrorCode.kafka_storage_error
-        if name in self._beginning:
-            return ErrorCode.invalid_request
-        move = self._futures.moves.get(name)
-        if move is not None and move.target is not target:
-            await self._futures.drop(move)
-        if home is target or (move is not None and move.target is target):
+        if home is target:
             return ErrorCode.none
         if log.config.is_cache or self._has_snapshots(name.topic):
             logger.warning(
                 "%s cannot be moved to another log folder: its kind has more files than a log", name
             )
             return ErrorCode.invalid_request
-        return await self._begin(name, target)
-
-    async def _begin(self, name: TopicPartition, target: LogDirectory) -> ErrorCode:
-        log, home = self._logs.get(name), self._logs.home_of(name)
-        assert log is not None
-        assert home is not None
-        self._beginning.add(name)
         try:
             await self._futures.begin(log, home, target)
         except KafkaError as error:
             logger.error("%s cannot be moved to %s: %s", name, target.path, error)
             return error.code
-        finally:
-            self._beginning.discard(name)
         self._wake.set()
         return ErrorCode.none
 
@@ -168,21 +167,22 @@ class ReplicaMoves:
     async def _exchanged(self, move: LogMove) -> bool:
         """Close the replica, exchange its log, and open it again. Returns False if the exchange must be tried
         again."""
-        if not self._is_wanted(move) or move.source.truncation_count != move.truncation_count:
-            return False
-        key = self._hosting.suspend(move.name)
-        if key is None:
-            return False
-        exchange = asyncio.ensure_future(self._exchange(move))
-        try:
-            # If the exchange were cancelled in the middle, no folder would have the log's name.
-            await asyncio.shield(exchange)
-        except asyncio.CancelledError:
-            await asyncio.wait([exchange])
-            raise
-        finally:
-            self._hosting.resume(key)
-        return True
+        async with self._changing:
+            if not self._is_wanted(move) or move.source.truncation_count != move.truncation_count:
+                return False
+            key = self._hosting.suspend(move.name)
+            if key is None:
+                return False
+            exchange = asyncio.ensure_future(self._exchange(move))
+            try:
+                # If the exchange were cancelled in the middle, no folder would have the log's name.
+                await asyncio.shield(exchange)
+            except asyncio.CancelledError:
+                await asyncio.wait([exchange])
+                raise
+            finally:
+                self._hosting.resume(key)
+            return True
 
     async def _exchange(self, move: LogMove) -> None:
         while await self._futures.copy(move):

@@ -329,8 +329,12 @@ def test_snapshots_are_taken_while_commits_continue(tmp_path: Path, opener: Sqli
             batches[0] = batches[0]._replace(base_sequence=3 * number)
             await service.commit_file(0, file(f"before-{number:03}", *batches))
         taking = asyncio.ensure_future(service.snapshot(0))
-        during = 0
+        during, refused = 0, []
         while not taking.done():
+            try:
+                assert len(await service.list_files(0, limit=1000)) == 80 + during
+            except KafkaError as error:
+                refused.append(error.code)
             batches[0] = batches[0]._replace(base_sequence=3 * (80 + during))
             result = await service.commit_file(0, file(f"during-{during:03}", *batches))
             assert result.batches[0].base_offset == 3 * (80 + during)
@@ -340,6 +344,8 @@ def test_snapshots_are_taken_while_commits_continue(tmp_path: Path, opener: Sqli
         assert snapshot_id is not None
         assert snapshot_id.offset <= 82 + during
         assert during > 0
+        # A reader beside the writer is refused only if SQLite has a single connection.
+        assert set(refused) == ({ErrorCode.coordinator_load_in_progress} if opener is exclusive else set())
         call = FindBatchesCall([PartitionToFind(TOPIC, 0, 0), PartitionToFind(TOPIC, 1, 0)])
         before = await service.find_batches(0, call)
         files = await service.list_files(0)

@@ -266,7 +266,13 @@ class DisklessStore:
     # -- writes to SQLite -----------------------------------------------------------------------
 
     def write_all(self) -> None:
-        """Write all records that are committed."""
+        """Write all records that are committed.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, while a snapshot is read on the connection
+        that writes.
+        """
+        if self._paused and self._unwritten:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "A snapshot is being written.")
         while self._unwritten:
             self._write_some()
 

@@ -212,7 +212,7 @@ def _quoted(key: Key) -> list[str]:
 
 
 def parse_keys(text: str) -> list[Key]:
-    """The keys in the list of the JVM."""
+    """Parse the lines that ``ConfigVerdicts.java keys`` prints. Each line is a key."""
     keys = []
     for line in text.splitlines():
         kind, name, type_, default, update, visibility, bounds = line.split("\t")

@@ -94,8 +94,8 @@ class QuorumMetadataLog:
         """Set the offset of the next append when this node begins to lead. At this time, the leader-change
         record of the epoch is already in the log. From now on, the log grows only by this object's appends.
 
-        This method is called once for each listener. The first listener may append immediately after its
-        call. Therefore only the first call for an epoch sets the offset of the next append.
+        This method is called once for each listener. After the call for the first listener, this listener
+        may append immediately. Therefore only the first call for an epoch sets the offset of the next append.
         """
         if leader_id == self._node_id and epoch != self._epoch:
             self._epoch = epoch

@@ -106,7 +106,8 @@ class Leading:
         return leader.propose(self._monotonic_ms(), lag_ms_max, local_broker_epoch=local_broker_epoch)
 
     def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> int | None:
-        """Record that the controller has answered a proposal of this leader epoch with this set.
+        """Record the controller's response to a proposal of ``leader_epoch``. ``in_sync`` is the set that the
+        controller now has.
 
         Returns the former size of the set. Returns ``None`` if this epoch has ended.
         """

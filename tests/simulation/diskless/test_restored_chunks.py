@@ -115,7 +115,7 @@ class Chunked:
         return found
 
     async def until_copied(self, offset: int) -> None:
-        """Wait until the remote tier ends with an offset."""
+        """Wait until the last offset in the remote tier is at least ``offset``."""
         for number in count():
             if await self.offset(f"tiered-{number}", LATEST_TIERED) >= offset:
                 return

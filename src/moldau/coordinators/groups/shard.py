@@ -185,9 +185,9 @@ class GroupShard:
     ) -> Effects[ConsumerOffsetsRecord]:
         """Handle DeleteGroups: delete empty groups with their offsets.
 
-        A call deletes a limited number of offsets. If the limit is reached, the remaining groups are not in
-        the result and still exist, and the first of them may have lost some of its offsets. The caller must
-        call this method again for the remaining groups.
+        A call deletes a limited number of offsets. If the limit is reached, the remaining groups still exist
+        and are not in the result. The first of them may have lost some of its offsets. The caller must call
+        this method again for the remaining groups.
         """
         turn = self._turns.begin(now_ms)
         results: list[DeletableGroupResult] = []

@@ -259,7 +259,8 @@ class FollowLane:
         self._turn += 1 if len(ready) <= MEMBERS_A_CALL else MEMBERS_A_CALL
         start = self._turn % len(ready) if ready else 0
         turned = ready[start:] + ready[:start]
-        # Batches for new members are requested separately, because the response must contain their whole lag.
+        # New members are requested separately, because the response must contain all batches that they do not
+        # have yet.
         new = [member for member in turned if not member.cache.is_known]
         return new[:_NEW_AT_A_TIME] or turned[:MEMBERS_A_CALL]
 

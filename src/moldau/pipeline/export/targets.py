@@ -102,8 +102,8 @@ def create_file(path: str) -> Iterator[Any]:
 
 
 def publish(attempt: str, final: str) -> bool:
-    """Give a file its final name by a hard link, unless another file has this name. Returns whether the file
-    got the name, which is then durable."""
+    """Give a file its final name by a hard link, unless another file has this name. Returns ``True`` if the
+    file got the name. The name is then durable."""
     try:
         os.link(attempt, final)
     except FileExistsError:

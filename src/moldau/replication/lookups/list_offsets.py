@@ -1,5 +1,5 @@
-"""Offsets of a classic partition by timestamp (ListOffsets). It handles special timestamps, and searches the
-local log and the remote tier."""
+"""Offsets of a classic partition by timestamp (ListOffsets). The lookup handles special timestamps, and
+searches the local log and the remote tier."""
 
 from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,

@@ -1,13 +1,13 @@
 """Limits the memory that is counted for memory maps of files, and removes maps outside the event loop.
 
-Used pages of a mapped file stay in the process's page table until the map is removed. If a broker reads a
-large log, it would appear to use as much memory as the log, although the kernel can free this memory at any
-time. Removing the page table entries is cheap and safe, because views stay valid and an access restores the
-page.
+Used pages of a mapped file stay in the process's page table until the map is removed. Without this module, a
+broker that reads a large log would seem to use as much memory as the log has bytes. But the kernel can free
+this memory at any time. Removing the page table entries is cheap and safe, because views stay valid and an
+access restores the page.
 
-Removing a map takes time in proportion to its pages. If the file was deleted, its last map also frees the
-file (some file systems first write it back). Therefore a map that is no longer needed is *retired*. A thread
-removes it as soon as no view of it is left.
+Removing a map takes time in proportion to its pages. If the file was deleted, the removal of its last map
+also frees the file's disk space. Some file systems first write the changed pages to the disk. Therefore a map
+that is no longer needed is *retired*. A thread removes it as soon as no view of it is left.
 """
 
 import contextlib

@@ -11,7 +11,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class PartitionRegistry:
-    """The lookup of partitions for handlers. The hosting of partitions adds and removes them."""
+    """The lookup of partitions for handlers. The code that hosts partitions adds and removes
+    them."""
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ with the history.
 - A consumer reads without gaps and never goes back to an earlier offset. Each record that it has read is
   still at the same offset.
 
-In a partition whose first records are deleted, these rules hold from its first offset on, and acknowledged
-deletions are not undone.
+If the first records of a partition are deleted, these rules apply from its first remaining offset on. An
+acknowledged deletion is never undone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

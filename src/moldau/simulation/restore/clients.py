@@ -148,13 +148,13 @@ class GroupProgress(GroupClient):
         except (OSError, RetryError):
             return None
         if answer.error_code is not ErrorCode.none:
-            return None  # The response to a whole request that failed has no topics.
+            return None  # If the whole request failed, the response has no topics.
         row = answer.topics[0].partitions[0]
         return int(row.committed_offset) if row.error_code is ErrorCode.none else None
 
 
 class Losses:
-    """The restores of a run. For each of them, it stores the time of the cut and the end of the restore."""
+    """The restores of a run, each with the time of its cut and the time of its end."""
 
     def __init__(self) -> None:
         self._all: list[tuple[float, float]] = []

@@ -112,7 +112,7 @@ class SnapshotWriter(Protocol):
     async def settle(self) -> None:
         """Sync the written bytes when there are many of them. Call this method from time to time.
 
-        ``freeze`` then has little left to sync, and other syncs in that time are faster.
+        Then ``freeze`` has little left to sync, and delays other syncs less.
         """
         ...
 

@@ -188,7 +188,8 @@ def decode_event(value: Buffer) -> RemoteLogMetadata:
 
 
 def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
-    """A segment inside the stored state of its partition. The stored state names the partition."""
+    """Encode a segment as a part of the stored state of its partition. The bytes do not name the partition,
+    because the stored state names it."""
     return RECORDS.encode(
         RemoteLogSegmentMetadataSnapshotRecord(
             segment_id=metadata.id.id,

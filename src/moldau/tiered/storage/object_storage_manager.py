@@ -1,7 +1,10 @@
 """The built-in storage manager: segments in the object store of a URL, in the layout of ``object_layout``.
 
-Its keys, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.``), are ``url`` (by default
-``diskless.storage.url`` with its options), ``prefix`` (``tiered``), and the options of the store.
+Its keys begin with the value of ``remote.log.storage.manager.impl.prefix``, by default ``rsm.config.``:
+
+- ``url``, by default the value of ``diskless.storage.url`` with its options;
+- ``prefix``, by default ``tiered``;
+- the options of the store.
 """
 
 import asyncio

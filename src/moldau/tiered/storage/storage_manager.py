@@ -1,6 +1,7 @@
 """The remote storage manager (KIP-405's ``RemoteStorageManager``), which stores the bytes of remote segments.
 
-The class in ``remote.log.storage.manager.class.name`` is called as a :data:`StorageManagerMaker`.
+``remote.log.storage.manager.class.name`` names a function or a class. The broker calls it to create the
+manager (see :data:`StorageManagerMaker`).
 """
 
 import enum

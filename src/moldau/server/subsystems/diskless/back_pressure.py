@@ -53,8 +53,8 @@ class BackPressure:
         return 0.0 if excess is None and self._writer.is_full else excess
 
     def throttle_s(self, context: RequestContext, waits: bool) -> float:
-        """Return the number of seconds for which the sender of a produce request is not read; 0 means that
-        there is no back-pressure.
+        """Return the number of seconds for which the connection of a produce request is not read; 0 means
+        that there is no back-pressure.
 
         The pause applies only to producers whose records wait for an upload (``waits``). An append to a
         classic topic is already complete.

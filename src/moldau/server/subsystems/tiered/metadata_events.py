@@ -26,8 +26,8 @@ together reach this size."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
-    """Read the records of whole batches, beginning at ``offset``. The result ``next_offset`` may be the
-    offset of a later record.
+    """Read the records of whole batches, beginning at ``offset``. The result's ``next_offset`` is the
+    offset after the last batch that was read, even if this batch was skipped.
 
     An unreadable batch is skipped, logged and counted. ``opening`` decompresses batches whose decompression
     takes longer than a millisecond.

@@ -162,8 +162,8 @@ class TieredSubsystem(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the meters of deleted topics, and let the remover look for the topics' remote data."""
         if not self._hosting.notifies_of_removals:
-            # A change of the metadata may allow removals that have stopped to continue. The remover is not
-            # notified of this in any other way.
+            # Some removals have stopped. A change of the metadata may allow them to continue. Nothing else
+            # notifies the remover of this change.
             self.remover.start()
             self.remover.check_soon()
         elif delta.topics.removed:

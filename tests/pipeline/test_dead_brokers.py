@@ -44,6 +44,7 @@ def ruins() -> Iterator[Ruins]:
         "diskless.metadata.topic.num.partitions": "1",
         "diskless.metadata.topic.replication.factor": "1",
         "broker.session.timeout.ms": "600000",
+        "broker.session.early.end.enable": "false",
         "controlled.shutdown.enable": "false",
     }
     with moldau.testing.Cluster(brokers=2, properties=properties) as running:

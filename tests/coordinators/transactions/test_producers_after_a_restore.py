@@ -66,7 +66,10 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
     assert aborted == {old["open"][0]}
     assert committing == {
         old["decided"][0]: DecidedCommit(
-            frozenset({("t", 0)}), 1 if version else EPOCH_MAX, Decision(partition=0, offset=decided_at)
+            frozenset({("t", 0)}),
+            1 if version else EPOCH_MAX,
+            Decision(partition=0, offset=decided_at),
+            decided_ms=model.now_ms,
         )
     }
     assert {name: each.identity for name, each in model.shard.by_id.items()} == {

@@ -15,8 +15,9 @@ from moldau.client.moves import begin_moves
 pytestmark = pytest.mark.real_time
 
 LIMIT_S = 120
-SWAPPED = PlannedMove(PlacedPartition("t", 0, (1, 2)), (2, 1))
-"""Broker 2 becomes the preferred replica. No record is copied."""
+ORDERS = ((1, 2), (2, 1))
+"""The first broker of an order is the preferred replica. A change of the order copies no record."""
+TRIES = 10
 
 
 class Lines(logging.Handler):
@@ -41,14 +42,23 @@ def test_a_producer_takes_the_leader_from_the_response() -> None:
         producer = Producer(config, logger=logger)
         producer.produce("t", b"to the first leader")
         assert producer.flush(LIMIT_S) == 0
-        with_client(servers, LIMIT_S, lambda client: begin_moves(client, [SWAPPED]))
-        admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(LIMIT_S)
-        producer.poll(0)
-        lines.all.clear()
-        producer.produce("t", b"to the new leader")
-        assert producer.flush(LIMIT_S) == 0
+        told: list[bool] = []
+        asked: list[bool] = []
+        for number in range(TRIES):
+            before, after = ORDERS[number % 2], ORDERS[(number + 1) % 2]
+            swap = PlannedMove(PlacedPartition("t", 0, before), after)
+            with_client(servers, LIMIT_S, lambda client, swap=swap: begin_moves(client, [swap]))
+            admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(LIMIT_S)
+            producer.poll(0)
+            lines.all.clear()
+            producer.produce("t", b"to the new leader")
+            assert producer.flush(LIMIT_S) == 0
+            told = [bool(re.search(f"updated with leader {after[0]} and epoch", line)) for line in lines.all]
+            asked = ["Received metadata" in line for line in lines.all]
+            # On a busy machine, the response to an earlier request for metadata may name the new leader. The
+            # producer then writes to it at once, and the next swap shows more.
+            if any(told) or any(asked):
+                break
         del producer
-    told = [bool(re.search("updated with leader 2 and epoch", line)) for line in lines.all]
-    asked = ["Received metadata" in line for line in lines.all]
     assert True in told
     assert told.index(True) < (asked.index(True) if True in asked else len(asked))

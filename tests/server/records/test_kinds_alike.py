@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from plain_requests import Requests, eventually, records, unpack, values
 
-from moldau.coordinators.diskless.state.gaps import ProducerGaps
+from moldau.coordinators.diskless.state import commit
 from moldau.protocol.messages import describe_configs as configs
 from moldau.protocol.messages import describe_producers as producers
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
@@ -119,7 +119,7 @@ come through another broker."""
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first sequence of an unknown producer is accepted immediately, as in Kafka. Normally a diskless
     coordinator accepts it only after 10 s."""
-    monkeypatch.setattr(ProducerGaps, "belief_ms", 0)
+    monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
 def test_duplicates_are_answered_with_their_offsets_and_gaps_refused(play: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 from crc32c import crc32c
 from plain_requests import Requests, records, unpack, values
 
-from moldau.coordinators.diskless.state.gaps import ProducerGaps
+from moldau.coordinators.diskless.state import commit
 from moldau.protocol.messages import list_offsets as listing
 from moldau.records import build_batch
 from moldau.records.batch import parse_header
@@ -106,7 +106,7 @@ def changed(change: Change, batch: bytes = GOOD) -> bytes:
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Normally a diskless coordinator waits for the first batch of an unknown producer. In these tests it
     does not wait."""
-    monkeypatch.setattr(ProducerGaps, "belief_ms", 0)
+    monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
 @pytest.fixture(scope="module")

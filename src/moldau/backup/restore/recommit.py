@@ -5,8 +5,7 @@ A batch that was acknowledged after the cut is in such an object, but no saved l
 are committed in the order of their creation (:mod:`.commit_order`), by the usual rules for commits. An
 idempotent batch is therefore committed only once, even if the cut already has the batch or several objects
 contain it. Every other batch is restored at least once. The new offset of a batch may differ from its old
-offset. If a coordinator has forgotten a producer, it accepts the first of the producer's batches, as in a
-running cluster.
+offset.
 
 When a coordinator has no live batches of an old object any more, it forgets the outcome of the object's
 commit. Such an object may still be in the store, because another coordinator has live batches of it. If an

@@ -405,8 +405,7 @@ class Restoring:
         """Load the diskless coordinators from their logs."""
         coordinators = DisklessCoordinator(
             self._machine,
-            # The objects are sorted, so no earlier batch of a producer can arrive later.
-            CoordinatorTimes(max_commit_age_ms=_ANY_AGE_MS, belief_ms=0),
+            CoordinatorTimes(max_commit_age_ms=_ANY_AGE_MS),
             opener=self._machine.open_sqlite,
         )
         closing.push_async_callback(coordinators.close)

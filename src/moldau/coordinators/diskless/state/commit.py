@@ -21,7 +21,7 @@ from moldau.coordinators.diskless.calls import (
     CommittedBatch,
 )
 from moldau.coordinators.diskless.codecs.file_codec import Receipt
-from moldau.coordinators.diskless.state.gaps import PATIENCE_MS, ProducerGaps
+from moldau.coordinators.diskless.state.gaps import BELIEF_MS, PATIENCE_MS, ProducerGaps
 from moldau.coordinators.diskless.state.guards import TransactionGuards
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.producers import (
@@ -427,12 +427,12 @@ class CommitDecision:
         batch of an unknown producer is accepted after a shorter time (the result is then ``None``)."""
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
-        gaps = self._gaps
-        waited_ms = gaps.waited_ms(key, expected_sequence(window, epoch), sequence, self._elapsed_ms)
+        expected = expected_sequence(window, epoch)
+        waited_ms = self._gaps.waited_ms(key, expected, sequence, self._elapsed_ms)
         if waited_ms >= PATIENCE_MS:
             return Verdict.OUT_OF_ORDER
         is_stranger = window is None and not batch.flags & FOLLOWS_DROPPED
-        if is_stranger and waited_ms >= gaps.belief_ms and gaps.is_first(key, sequence):
+        if is_stranger and waited_ms >= BELIEF_MS and self._gaps.is_first(key, sequence):
             return None
         return Verdict.AHEAD
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moldau.coordinators.diskless.state.gaps import BELIEF_MS
 from moldau.coordinators.diskless.state.records import FileCommitted
 
 
@@ -19,8 +18,6 @@ class CoordinatorTimes:
     clock_skew_ms: int = 60_000
     """Maximum difference between the clocks of two brokers."""
     producer_id_expiration_ms: int = 86_400_000
-    belief_ms: int = BELIEF_MS
-    """Maximum wait for sequence 0 of an unknown producer."""
 
     @property
     def repeat_age_ms(self) -> int:

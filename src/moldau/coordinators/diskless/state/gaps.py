@@ -38,14 +38,8 @@ class _Gap:
 class ProducerGaps:
     """The gaps of one coordinator's producers. When there are too many gaps, the oldest are removed first."""
 
-    def __init__(self, belief_ms: int = BELIEF_MS) -> None:
-        self._belief_ms = belief_ms
+    def __init__(self) -> None:
         self._gaps: dict[tuple[int, int, int], _Gap] = {}
-
-    @property
-    def belief_ms(self) -> int:
-        """Maximum wait for sequence 0 of an unknown producer."""
-        return self._belief_ms
 
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
         """Return the time for which the batch before this batch has been missing. ``key`` is the partition

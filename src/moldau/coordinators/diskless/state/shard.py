@@ -78,7 +78,7 @@ class DisklessShard:
         self.partitions = PartitionTable()
         self.files = FileMemory()
         self.order = CommitOrder()
-        self._gaps = ProducerGaps(self.settings.belief_ms)
+        self._gaps = ProducerGaps()
         self._guards = TransactionGuards()
         self._changes: ReplayedChanges | None = None
 

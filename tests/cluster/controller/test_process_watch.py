@@ -1,7 +1,7 @@
 """The controller fences a broker as soon as its process has ended, and never without evidence."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from controller_node import Node, run
@@ -60,12 +60,22 @@ class WatchedNode(Node):
         return connection
 
 
-def test_a_broker_whose_process_has_ended_is_fenced_before_its_session_ends(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def run_watched(scene: Callable[[WatchedNode], Awaitable[None]]) -> None:
+    """Play a scene with a node that is the active controller."""
+
     async def test() -> None:
         node = WatchedNode()
         await node.lead()
+        await scene(node)
+        node.service.close()
+
+    run(test())
+
+
+def test_a_broker_whose_process_has_ended_is_fenced_before_its_session_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         await node.broker(3)
         node.listeners.ended = {"host-2"}
@@ -77,30 +87,24 @@ def test_a_broker_whose_process_has_ended_is_fenced_before_its_session_ends(
         assert (
             "broker 2 is fenced, its process has ended: all its listeners refuse connections" in caplog.text
         )
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_the_next_process_of_an_ended_one_registers_at_once() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         node.listeners.ended = {"host-2"}
         connection.mark_closed()
         await asyncio.sleep(1)
         assert await node.add_broker(2, incarnation=77) > 0
         assert not node.is_fenced(2)
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_a_live_broker_whose_connection_ended_keeps_its_session() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         connection.mark_closed()
         await asyncio.sleep(SESSION_MS / 1000 - 1)
@@ -111,15 +115,12 @@ def test_a_live_broker_whose_connection_ended_keeps_its_session() -> None:
         await asyncio.sleep(2)
         assert node.is_fenced(2)
         assert not node.fenced.value
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_a_heartbeat_during_the_probes_ends_the_suspicion() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         node.listeners.ended = {"host-2"}
         tasks: list[asyncio.Future[None]] = []
@@ -134,15 +135,12 @@ def test_a_heartbeat_during_the_probes_ends_the_suspicion() -> None:
         await asyncio.sleep(5)
         assert not node.is_fenced(2)
         assert not node.fenced.value
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_a_heartbeat_whose_connection_has_ended_already_is_followed_by_probes() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         node.listeners.ended = {"host-2"}
         again = ConnectionContext("second connection", "CONTROLLER")
@@ -151,9 +149,8 @@ def test_a_heartbeat_whose_connection_has_ended_already_is_followed_by_probes() 
         await asyncio.sleep(1)
         assert node.is_fenced(2)
         connection.mark_closed()
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_a_controller_that_lost_its_leadership_fences_no_broker() -> None:
@@ -173,9 +170,7 @@ def test_a_controller_that_lost_its_leadership_fences_no_broker() -> None:
 
 
 def test_a_new_controller_fences_the_brokers_that_ended_before_its_leadership() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         await node.broker(1)
         await node.broker(2)
         await node.broker(3)
@@ -186,15 +181,12 @@ def test_a_new_controller_fences_the_brokers_that_ended_before_its_leadership() 
         await asyncio.sleep(5)
         assert [node.is_fenced(broker_id) for broker_id in (1, 2, 3)] == [False, True, False]
         assert "host-1" not in node.listeners.probed
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_probes_of_a_former_leadership_do_not_go_on_in_the_next() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         connection.mark_closed()
         await asyncio.sleep(0.01)
@@ -204,15 +196,12 @@ def test_probes_of_a_former_leadership_do_not_go_on_in_the_next() -> None:
         node.listeners.ended = {"host-2"}
         await asyncio.sleep(5)
         assert not node.is_fenced(2)
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_a_broker_that_registered_again_is_not_fenced_for_its_former_process() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         connection = await node.broker(2)
         node.listeners.ended = {"host-2"}
         tasks: list[asyncio.Future[None]] = []
@@ -231,15 +220,12 @@ def test_a_broker_that_registered_again_is_not_fenced_for_its_former_process() -
         await asyncio.sleep(5)
         assert not node.is_fenced(2)
         assert not node.fenced.value
-        node.service.close()
 
-    run(test())
+    run_watched(scene)
 
 
 def test_a_broker_without_listeners_is_not_probed() -> None:
-    async def test() -> None:
-        node = WatchedNode()
-        await node.lead()
+    async def scene(node: WatchedNode) -> None:
         await node.add_broker(4, has_listener=False)
         connection = ConnectionContext("connection of 4", "CONTROLLER")
         await node.beat(4, connection)
@@ -247,6 +233,5 @@ def test_a_broker_without_listeners_is_not_probed() -> None:
         await asyncio.sleep(5)
         assert not node.listeners.probed
         assert not node.is_fenced(4)
-        node.service.close()
 
-    run(test())
+    run_watched(scene)

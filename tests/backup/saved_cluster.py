@@ -1,6 +1,6 @@
 """A small cluster for tests of the restore. A test writes the saved logs of the cluster record by record."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -149,8 +149,8 @@ class SavedCluster:
         self._logs: dict[LogId, LogPieces] = {}
         self._image = MetadataImage()
         self.lease_ms = DEFAULT_LEASE_MS
-        self.waits: list[float] = []
-        """The seconds that the restore has waited for old nodes."""
+        self.on_wait: Callable[[float], None] = lambda _: None
+        """Called with the seconds for which a restore is about to wait for old nodes."""
         self._topics = {
             TRANSACTION_STATE_TOPIC: UUID(int=1),
             DISKLESS_METADATA_TOPIC: UUID(int=2),
@@ -267,7 +267,7 @@ class SavedCluster:
         voters = VoterSet([Voter(ReplicaKey(NODE_ID), "localhost", 1)])
         cluster = NewCluster(cluster_id="cluster", nodes=[node], static_voters=voters)
         restoring = Restoring(self._machine, self._storage, await self._cut(), cluster, until_ms, waits=waits)
-        restoring.on_wait = self.waits.append
+        restoring.on_wait = self.on_wait
         report = await restoring.run()
         self._image = restoring._image
         return report

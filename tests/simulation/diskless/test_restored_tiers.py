@@ -13,6 +13,8 @@ from moldau.tiered.removal.pending_deletions import PendingDeletions
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 SEED = 1
+DELETED_BEFORE_A_READ = 60_556
+"""In this seed, retention deletes the records at the position of the story's reader."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +24,9 @@ def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "SCANS_S", 0.0)
 
 
-def test_remote_records_come_back() -> None:
-    assert run_seed(tiers.restored_tiers(), SEED).violations == []
+@pytest.mark.parametrize("seed", [SEED, DELETED_BEFORE_A_READ])
+def test_remote_records_come_back(seed: int) -> None:
+    assert run_seed(tiers.restored_tiers(), seed).violations == []
 
 
 def _at_once(pending: PendingDeletions, _: Any) -> bool:

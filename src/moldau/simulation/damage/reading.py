@@ -62,9 +62,8 @@ class Reader(SimulatedClient):
                     # Therefore the end of the partition is requested, too.
                     end = await self.list_offset(partition, -1)
                     position = await self.list_offset(partition, -2)
-                high_watermark, batch_records = await self._fetch(partition, position)
+                position, high_watermark, batch_records = await self._fetch(partition, position)
                 found += batch_records
-                position = found[-1][0] + 1 if batch_records else position
                 if position >= max(end, high_watermark):
                     return found, None
                 if batch_records:
@@ -79,7 +78,10 @@ class Reader(SimulatedClient):
             self.disconnect()
             await self.pause()
 
-    async def _fetch(self, partition: PartitionName, position: int) -> tuple[int, list[tuple[int, bytes]]]:
+    async def _fetch(
+        self, partition: PartitionName, position: int
+    ) -> tuple[int, int, list[tuple[int, bytes]]]:
+        """The next position, the high watermark, and the records at ``position`` and after it."""
         connection = await self.leader(partition)
         wanted = FetchPartition(
             partition=partition.index, fetch_offset=position, partition_max_bytes=1_000_000
@@ -94,6 +96,11 @@ class Reader(SimulatedClient):
         if response.error_code is not ErrorCode.none:
             raise RetryError(response.error_code.name)
         answer = response.responses[0].partitions[0]
+        if answer.error_code is ErrorCode.offset_out_of_range:
+            # Retention can delete the next record between two requests.
+            start = await self.list_offset(partition, -2)
+            if start > position:
+                return start, -1, []
         if answer.error_code is not ErrorCode.none:
             raise RetryError(answer.error_code.name)
         records: list[tuple[int, bytes]] = []
@@ -106,7 +113,7 @@ class Reader(SimulatedClient):
                     records.append((record.offset, record.value or b""))
                     self.epochs[record.offset] = header.partition_leader_epoch
             at += header.size_bytes
-        return answer.high_watermark, records
+        return records[-1][0] + 1 if records else position, answer.high_watermark, records
 
 
 async def health(host: str, port: int) -> str:

@@ -1,6 +1,7 @@
 """If a broker cannot read its copy of a chunk, it gets the records from the copies of other brokers."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -9,11 +10,19 @@ import pytest
 from active_replica import machine
 from registered_chunks import chunk
 
-from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
+from moldau.chunks.calls import (
+    ChunkFileFetch,
+    ChunkFilePiece,
+    ChunkRead,
+    ChunkRecords,
+    ChunkSearch,
+    SegmentCopy,
+)
 from moldau.chunks.meters import ChunkMeters
 from moldau.metrics import Meters
 from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.server.subsystems.chunks import peers as peers_module
 from moldau.server.subsystems.chunks.peers import ChunkPeers
 
 ID = (UUID(int=1), 0, 0)
@@ -86,3 +95,37 @@ def test_the_only_broker_with_a_chunk_reports_why_it_cannot_read_it(failure: Exc
     with pytest.raises(KafkaError, match="a bad") as error:
         asyncio.run(ask(failure, answer, HERE))
     assert error.value.code is ErrorCode.kafka_storage_error
+
+
+class _SilentBroker:
+    """A channel to a broker that never answers. ``on_call`` is called when a call begins."""
+
+    def __init__(self, on_call: Callable[[], None]) -> None:
+        self._on_call = on_call
+
+    async def call(self, call: Any, wanted: Any) -> Any:
+        self._on_call()
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [{}, {2: SimpleNamespace(fenced=True, epoch=7)}, {2: SimpleNamespace(fenced=False, epoch=8)}],
+    ids=["unregistered", "fenced", "restarted"],
+)
+def test_storing_a_segment_fails_when_the_broker_with_the_chunk_ends(
+    after: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_module, "_INCARNATION_CHECK_S", 0.001)
+    brokers = {2: SimpleNamespace(fenced=False, epoch=7)}
+    peers: Any = object.__new__(ChunkPeers)
+    peers._view = SimpleNamespace(local_id=HERE, image=SimpleNamespace(brokers=brokers))
+
+    def end() -> None:
+        brokers.clear()
+        brokers.update(after)
+
+    peers._channel = lambda broker_id, timeout_ms: _SilentBroker(end)
+    wanted = SegmentCopy(*ID, 0, segment_id=UUID(int=2))
+    with pytest.raises(KafkaError, match="broker 2 has ended"):
+        asyncio.run(asyncio.wait_for(peers.store_segment(2, wanted), 5))

@@ -26,6 +26,11 @@ STORY = "chunks-transactions"
 SEEDS = int(os.environ.get("MUTANT_SEEDS", "0"))
 
 
+def test_a_late_batch_that_may_be_stored_needs_another_sequence() -> None:
+    # In this seed the leader stores a late batch, and stops leading before it can acknowledge the batch.
+    assert run_seed(SCENARIOS[STORY](), 300_030).violations == []
+
+
 def test_transactions_over_chunks_are_read_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     stories: list[TransactionalChunkStory] = []
     over_borders = 0

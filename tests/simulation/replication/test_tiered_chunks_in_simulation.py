@@ -24,6 +24,11 @@ def run_short(name: str, seed: int, time_limit_s: float = 1_500.0) -> Result:
     return run_seed(scenario, seed)
 
 
+def test_a_leader_goes_on_copying_after_the_broker_of_a_chunk_lost_power() -> None:
+    # In this seed the broker loses power while it describes a segment of its chunk to the leader.
+    assert run_seed(SCENARIOS["chunks-tiered-power"](), 300_006).violations == []
+
+
 @pytest.mark.parametrize("name", ["chunks-tiered", "chunks-tiered-power"])
 def test_each_record_is_read_once_from_the_tier_the_chunks_and_the_log(
     name: str, monkeypatch: pytest.MonkeyPatch

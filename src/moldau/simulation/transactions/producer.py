@@ -42,6 +42,14 @@ RETRIED: Final = frozenset(
         ErrorCode.not_enough_replicas,
     }
 )
+_UNKNOWN_OUTCOME: Final = frozenset(
+    {
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+    }
+)
+"""Errors of produce requests whose records may be stored nevertheless."""
 
 
 class TransactionalProducer(SimulatedClient):
@@ -148,8 +156,15 @@ class TransactionalProducer(SimulatedClient):
                 return
             finally:
                 connection.close()
-            if _produced(answer) is ErrorCode.none and not self._bumps:
+            if self._bumps:
+                return  # the next transaction has a new epoch, in which sequences begin at 0 again
+            code = _produced(answer)
+            if code is ErrorCode.none:
                 self._sequences[partition] += 1
+            elif code in _UNKNOWN_OUTCOME:
+                # The leader may have stored the batch before it stopped leading. Then the next batch needs
+                # another sequence, because otherwise it would be dropped as a repeated batch.
+                self._forget()
 
         return asyncio.get_running_loop().create_task(send())
 

@@ -58,6 +58,7 @@ READ_TIMEOUT_MS: Final = 10_000
 HAND_OVER_TIMEOUT_MS: Final = 5_000
 STORE_TIMEOUT_MS: Final = 300_000
 """Time-out in ms of a call that stores a segment in the remote tier."""
+_INCARNATION_CHECK_S: Final = 1.0
 _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
 
@@ -164,7 +165,30 @@ class ChunkPeers:
         ``KafkaError``."""
         if broker_id == self._view.local_id:
             return await self.service.store_segment(wanted)
-        return await self._channel(broker_id, STORE_TIMEOUT_MS).call(STORE_CHUNK_SEGMENT, wanted)
+        if not wanted.is_stored:
+            return await self._channel(broker_id, READ_TIMEOUT_MS).call(STORE_CHUNK_SEGMENT, wanted)
+        call = self._channel(broker_id, STORE_TIMEOUT_MS).call(STORE_CHUNK_SEGMENT, wanted)
+        return await self._while_registered(broker_id, call)
+
+    async def _while_registered(self, broker_id: int, call: Coroutine[Any, Any, R]) -> R:
+        """The result of a long call to a broker. If the broker is fenced or starts again meanwhile, the call
+        fails. A connection to a host without power does not end by itself, so the time-out alone would let
+        the caller wait too long."""
+        before = self._incarnation(broker_id)
+        task = asyncio.create_task(call)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=_INCARNATION_CHECK_S)
+                if not task.done() and self._incarnation(broker_id) != before:
+                    raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} has ended")
+            return await task
+        finally:
+            task.cancel()
+
+    def _incarnation(self, broker_id: int) -> int | None:
+        """The broker epoch of a broker that is not fenced; ``None`` if it is fenced or not registered."""
+        broker = self._view.image.brokers.get(broker_id)
+        return None if broker is None or broker.fenced else broker.epoch
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
         """Send the state at a border to a broker, which may be this broker. Raises ``KafkaError`` if the call

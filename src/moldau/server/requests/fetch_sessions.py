@@ -63,7 +63,11 @@ class FetchSession:
             else:
                 known.fetch_offset = position.fetch_offset
                 known.max_bytes = position.max_bytes
-                known.current_leader_epoch = position.current_leader_epoch
+                if known.current_leader_epoch != position.current_leader_epoch:
+                    # A follower ignores a response to a request with an earlier leader epoch. So perhaps it
+                    # does not know the values in the last response.
+                    known.told_high_watermark = known.told_log_start_offset = -1
+                    known.current_leader_epoch = position.current_leader_epoch
                 known.last_fetched_epoch = position.last_fetched_epoch
                 known.log_start_offset = position.log_start_offset
         for target in forgotten:

@@ -113,9 +113,9 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """Return the states that are not needed any more after the new state was stored. All other states of
-        the same leader epoch or a later leader epoch are among them. This is safe, because a leader sends the
-        state of a chunk again if the creation of the chunk has failed.
+        """Return the states that are not needed any more after the new state was stored. All other states
+        with the new state's leader epoch or a later leader epoch are among them. This is safe, because a
+        leader sends the state of a chunk again if the creation of the chunk has failed.
         """
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)

@@ -61,8 +61,8 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Read whole batches up to the log's end. The first batch is the one that contains ``offset``. If
-        there is any batch, at least one batch is returned.
+        """Read whole batches up to the log's end. The first batch is the one that contains ``offset``. It is
+        returned even if it is larger than ``max_bytes``.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """

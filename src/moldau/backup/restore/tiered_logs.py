@@ -123,7 +123,7 @@ def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | 
 
 
 class TieredLog(NamedTuple):
-    """A log that is to be written."""
+    """A log that must be written."""
 
     chain: RemoteChain
     folders: Sequence[str]

@@ -168,7 +168,8 @@ def bootstrap_snapshot(
     *,
     defaults: bool = True,
 ) -> bytes:
-    """Return the snapshot before the first offset, with the initial records of a new cluster.
+    """Return a snapshot of the metadata log that ends before the first offset of the log. It has the initial
+    records of a new cluster.
 
     With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, the features that no record names get
     their default levels.

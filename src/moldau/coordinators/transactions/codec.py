@@ -82,7 +82,7 @@ def _message(transaction: Transaction, version: int) -> TransactionLogValue:
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state.number,
-        # Kafka also writes null if the transaction has not begun.
+        # As in Kafka, the value is null if the transaction has not begun.
         transaction_partitions=[
             PartitionsSchema(topic=topic, partition_ids=partitions) for topic, partitions in topics.items()
         ]

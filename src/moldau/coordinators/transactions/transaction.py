@@ -1,5 +1,6 @@
-"""A transactional id with its producer and its transaction. It is a value, so each transition returns a new
-value. Pure."""
+"""A transactional id with its producer and its transaction. The object is immutable, so each transition
+returns a new object. Pure.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ class Transaction:
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
     ) -> "Transaction":
-        """Return the state after the producer starts over with this id and epoch."""
+        """Return the state after the producer begins again with this id and epoch."""
         rotated = identity.producer_id != self.producer_id
         return self._moved(
             TransactionPhase.EMPTY,

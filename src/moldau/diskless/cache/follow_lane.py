@@ -452,8 +452,9 @@ def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
 def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
-    """The first batches within the limit. If no other partition has batches, at least one batch is returned,
-    so that every partition makes progress."""
+    """The first batches within the limit. If no other partition has batches, the first batch is returned even
+    if it is larger than the limit, so that a large batch does not block its partition.
+    """
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

@@ -125,8 +125,8 @@ class ColdReads:
         }
 
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
-        """Read batches, beginning with the batch that contains ``offset``, at most ``max_bytes``. If there is
-        any batch, at least one batch is returned.
+        """Read at most ``max_bytes`` of batches, beginning with the batch that contains ``offset``. This
+        first batch is returned even if it is larger than ``max_bytes``.
 
         A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
         KAFKA_STORAGE_ERROR when the object store or the coordinator does not respond.

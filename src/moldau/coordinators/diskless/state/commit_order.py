@@ -150,6 +150,7 @@ class CommitOrder:
 
 
 def _refuse(waiting: WaitingCommit, reason: str) -> Reply:
-    """Answer with an error that is not a definite refusal. For the broker the outcome of the commit must stay
-    open, because it may have sent the same commit a second time."""
+    """Answer with an error that is not a definite refusal. The broker must not treat the commit as failed,
+    because it may have sent the same commit a second time.
+    """
     return Reply(waiting.token, KafkaError(ErrorCode.coordinator_not_available, reason))

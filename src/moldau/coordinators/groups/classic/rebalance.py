@@ -2,8 +2,8 @@
 
 In the prepare phase all members must join. The phase ends when all members have joined or when the rebalance
 timeout is over. In the complete phase the members of the generation are known. The members get responses to
-their joins, and the group waits for the leader's assignment. A group that was empty waits a little longer for
-further members (``group.initial.rebalance.delay.ms``).
+their joins, and the group waits for the leader's assignment. If a group was empty, its prepare phase does not
+end when all members have joined: it waits ``group.initial.rebalance.delay.ms`` for further members.
 """
 
 from moldau.coordinators.groups.classic.group import Group

@@ -255,7 +255,7 @@ class DisklessCoordinator:
         return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
     def backlog(self) -> calls.Backlog:
-        """Return the WAL backlog of all coordinators that this node leads."""
+        """Return the WAL backlog of all coordinators that this node leads and has loaded."""
         active = [found for found in self.coordinator_ids if self.is_active(found)]
         return self.backlogs.measured({found: self._reader(found).backlog() for found in active})
 

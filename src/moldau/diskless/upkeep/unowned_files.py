@@ -7,7 +7,7 @@ Among the coordinators that know the file, the coordinator with the lowest id mu
 when all of these conditions hold:
 
 1. This coordinator no longer needs the file.
-2. The file is old: its age is more than the max commit age plus the clocks' skew.
+2. The file is old: its age is more than the maximum age of a file at its commit plus the clocks' skew.
 3. Every coordinator of the cluster was asked, and no coordinator owns the file.
 4. The coordinators that do not know the file have logged that the file is closed. They will therefore never
    know it.

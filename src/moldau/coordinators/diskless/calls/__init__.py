@@ -2,10 +2,10 @@
 network.
 
 Fields with names of KIP-1164 have the meaning that the KIP defines. Moldau adds some fields. ``created_ms``
-and the closing of object keys prevent commits of old files. With ``min_bytes`` and ``max_wait_ms``, a broker
-can wait for new batches, which it puts into its cache. If a read begins before the WAL's start, it is not
-refused; its result contains ``wal_start_offset`` and ``moved_to_tier``. This module also declares calls that
-the KIP needs but does not define.
+prevents commits of old files. The closing of an object's key also prevents a commit of the object. With
+``min_bytes`` and ``max_wait_ms``, a broker can wait for new batches, which it puts into its cache. If a read
+begins before the WAL's start, it is not refused; its result contains ``wal_start_offset`` and
+``moved_to_tier``. This module also declares calls that the KIP needs but does not define.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
 has its error in its own ``error`` field.

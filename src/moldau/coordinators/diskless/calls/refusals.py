@@ -12,8 +12,8 @@ DEFINITE_REFUSALS: Final = frozenset(
 )
 """After these errors of ``commit_file`` no batch of the file is committed, now or later.
 
-RESOURCE_NOT_FOUND means that the object was closed. INVALID_TIMESTAMP means that the object is older than the
-max commit age. INVALID_REQUEST means that the call is malformed. After any other error the outcome is
+RESOURCE_NOT_FOUND means that the object was closed. INVALID_TIMESTAMP means that the object is older than
+``max_commit_age_ms``. INVALID_REQUEST means that the call is malformed. After any other error the outcome is
 unknown, so the caller repeats the call.
 """
 

@@ -26,7 +26,7 @@ WAITING_MAX: Final = 64
 WAITING_MS: Final = 1_000
 """Time after which a waiting commit gets an error. The broker then repeats the commit. The responses on a
 connection come in the order of its requests. A waiting commit therefore delays the responses after it. The
-time is much longer than the difference between the delays of two connections of a broker."""
+delays of two connections of a broker differ by much less than this time."""
 
 
 class CommitTurn(Enum):

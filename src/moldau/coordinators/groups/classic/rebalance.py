@@ -71,8 +71,9 @@ def prepare(turn: Turn, group: Group) -> None:
 
 
 def complete_if_all_joined(turn: Turn, group: Group) -> None:
-    """End the join phase early if all members have joined. But the first join phase of a group always lasts
-    for its whole delay."""
+    """End the join phase early if all members have joined. But the join phase of a group that was empty
+    always lasts for its whole delay.
+    """
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY

@@ -40,8 +40,9 @@ _Key = tuple[UUID, int, int]
 
 
 def encode_state(state: HandedOver) -> bytes:
-    """A state at a border, in the form in which a file contains it and another replica of the chunk fetches
-    it."""
+    """Encode a state at a border. Files contain this form, and other replicas of the chunk fetch this
+    form.
+    """
     body = encode_versioned(HAND_OVER_CHUNK.ask(state, 0, 0))
     return crc32c(body).to_bytes(_CRC_BYTES, "big") + body
 

@@ -84,7 +84,7 @@ class RemoteSegments:
         return [each for partition in self._segments for each in self.finished(partition)]
 
     def of(self, partition: TopicIdPartition) -> Collection[RemoteLogSegmentMetadata]:
-        """The segments of a partition whose deletion is not finished, in any state."""
+        """The segments of a partition in any state, except segments that were deleted completely."""
         return self._segments.get(partition, {}).values()
 
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:

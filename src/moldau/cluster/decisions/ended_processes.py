@@ -78,7 +78,7 @@ class EndedProcesses:
         return probes
 
     def leadership_began(self, image: MetadataImage, own_id: int) -> list[Probe]:
-        """Return a probe for each unfenced broker. The process with the id ``own_id`` is this process."""
+        """Return a probe for each unfenced broker, except the broker of this process (``own_id``)."""
         return [
             probe
             for broker in image.brokers.values()

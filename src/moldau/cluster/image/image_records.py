@@ -1,5 +1,6 @@
-"""Converts an image to the records of a snapshot. The metadata level determines the versions of the
-records."""
+"""Converts an image to the records of a snapshot. The level of metadata.version determines the versions of
+the records.
+"""
 
 from collections.abc import Iterator
 

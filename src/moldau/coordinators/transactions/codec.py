@@ -16,8 +16,9 @@ from moldau.protocol.records.transactions import (
 )
 
 FLEXIBLE_VALUE_VERSION: Final = 1
-"""The version in which values are written from transaction.version 1 on. It has fields for the previous and
-next producer ids, and for the client's transaction version."""
+"""From transaction.version 1 on, values are written in this version. It has fields for the previous and next
+producer ids, and for the client's transaction version.
+"""
 
 
 @dataclass(frozen=True, slots=True)

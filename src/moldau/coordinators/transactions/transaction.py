@@ -93,8 +93,9 @@ class Transaction:
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether ``producer`` already has the next producer id of this transactional id. It must wait until
-        the end of the current transaction is complete."""
+        """Whether ``producer`` already has the next producer id of this transactional id. If so, it must wait
+        until the end of the current transaction is complete.
+        """
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(

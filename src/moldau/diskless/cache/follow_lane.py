@@ -186,7 +186,9 @@ class FollowLane:
         return member is not None and member.is_busy
 
     def resume(self) -> None:
-        """End a pause after failures, because the coordinator has moved to another broker."""
+        """If the lane pauses after failures, let it continue, because the coordinator has moved to another
+        broker.
+        """
         self._failures = 0
         self._resumed.set()
 

@@ -183,8 +183,9 @@ class ColdReads:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
     async def _try_again(self, asked: list[_Ask]) -> int:
-        """Repeat until all reads are complete, or until a maximum number of attempts. Returns the number of
-        requests."""
+        """Repeat until all reads are complete, or until the maximum number of attempts is reached. Returns
+        the number of requests.
+        """
         gets = 0
         for attempt in range(_ATTEMPTS):
             if attempt:

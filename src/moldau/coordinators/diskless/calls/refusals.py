@@ -31,9 +31,9 @@ sent, its outcome stays unknown. The coordinator also refuses all lower numbers 
 HELD: Final = ErrorCode.not_leader_or_follower
 """Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
 
-For about a second, the broker repeats the commit of this batch together with the commit of each of its next
-objects. After that, the broker refuses the batch with an error after which the producer sends the batch
-again.
+For about a second, the broker repeats the commit of this batch together with the commit of each of the
+broker's next objects. After that, the broker refuses the batch with an error after which the producer sends
+the batch again.
 """
 
 UNGUARDED: Final = ErrorCode.not_enough_replicas

@@ -144,8 +144,9 @@ def on_sync_timer(turn: Turn, group: Group) -> None:
 
 
 def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
-    """Handle a session of a member that has timed out, or a new member id with which no client has joined in
-    time."""
+    """Handle the time-out of a member's session. For a new member id, handle the end of the time in which a
+    client must join with it.
+    """
     if member_id in group.pending_joins:
         dismiss(turn, group, member_id)
         complete_if_all_joined(turn, group)

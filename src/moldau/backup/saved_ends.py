@@ -43,6 +43,6 @@ class _Ends(NamedTuple):
     earlier: int
     """The end in a cut that was complete before the newest cut began. The newest cut therefore also has all
     records of the other logs on which the records before this end depend. The field ``newest`` does not
-    guarantee this, because the logs of one step are read in no fixed order."""
+    guarantee this, because the logs that one step of a cut saves are read in no fixed order."""
     newest: int
     rounds: int

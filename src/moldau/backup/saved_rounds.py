@@ -1,7 +1,7 @@
 """Counts the rounds in which all logs of the cluster are saved. Deletions on this broker wait for such
 rounds.
 
-A deletion may depend on records of several logs. It waits until a round is complete that began after these
+A deletion may depend on records of several logs. It waits for the end of a round that began after these
 records were written. The cut of that round contains these records, and all records on which they depend. This
 broker does not know when a round begins on the broker that makes the cuts. It only receives that broker's
 requests.
@@ -22,7 +22,9 @@ class _Seen(NamedTuple):
 
 
 class _Wait:
-    """Deletions that began to wait between the same two requests."""
+    """A group of deletions that wait. All of them began to wait after the same request of the broker that
+    makes the cuts, and before the next request.
+    """
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s

@@ -1,8 +1,8 @@
 """The generation of a cluster in its object store. Nodes of earlier generations stop.
 
 A restore begins a new generation, and stores an object for it. An object store cannot refuse the requests of
-old nodes. Therefore a node of the old cluster that still runs must check for that object before it changes
-the store.
+old nodes. Therefore, if a node of the old cluster still runs, the node must check for that object before it
+changes the store.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class GenerationFence:
         self._lease_s = lease_s
         self._changes_seen = -1.0
         self._looked_s = float("-inf")
-        """The time at which the last check began that found no later generation."""
+        """The time at which a check began: the last check that found no later generation."""
         self._looking: asyncio.Task[None] | None = None
         """The check in progress, which uploads share."""
         self.has_metadata = False

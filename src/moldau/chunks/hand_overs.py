@@ -40,8 +40,9 @@ _Key = tuple[UUID, int, int]
 
 
 def encode_state(state: HandedOver) -> bytes:
-    """A state at a border, in the form in which a file contains it and another replica of the chunk fetches
-    it."""
+    """Encode a state at a border. Files contain this form, and other replicas of the chunk fetch this
+    form.
+    """
     body = encode_versioned(HAND_OVER_CHUNK.ask(state, 0, 0))
     return crc32c(body).to_bytes(_CRC_BYTES, "big") + body
 
@@ -113,9 +114,9 @@ class HandOvers:
         return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
 
     def _superseded(self, new: HandedOver) -> list[HandedOver]:
-        """Return the states that are not needed any more after the new state was stored. All other states of
-        the same leader epoch or a later leader epoch are among them. This is safe, because a leader sends the
-        state of a chunk again if the creation of the chunk has failed.
+        """Return the states that are not needed any more after the new state was stored. All other states
+        with the new state's leader epoch or a later leader epoch are among them. This is safe, because a
+        leader sends the state of a chunk again if the creation of the chunk has failed.
         """
         others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
         others.sort(key=lambda each: each.leader_epoch, reverse=True)

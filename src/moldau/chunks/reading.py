@@ -179,7 +179,8 @@ class ChunkedPart:
         no such transaction, and 0 if this is not known.
         """
         aborted: dict[AbortedTransaction, None] = {}
-        # The log may become shorter while the chunks are read.
+        # The log is read before the chunks, because the first records of the log may be removed while the
+        # chunks are read.
         in_log = self._partition.log.aborted_transactions(offset, ReadResult([], 0, end_offset, 0, 0))
         for chunk in chunks:
             if chunk.end_offset < first_marker:

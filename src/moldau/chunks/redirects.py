@@ -1,9 +1,10 @@
 """Sends consumers of inactive chunks to the brokers that have these chunks (KIP-392).
 
-The leader sends a consumer that names its rack once to a broker that has the chunk. If the consumer then
-fetches the same chunk from the leader again, it could not reach that broker, or that broker has sent it back.
-In this case the leader reads the records from that broker, and sends them to the consumer itself. Some
-clients cannot follow a redirect, because they read only from replicas of the active chunk.
+If a consumer names its rack, the leader sends the consumer to a broker that has the chunk, but only once. If
+the consumer then fetches the same chunk from the leader again, the consumer could not reach that broker, or
+that broker has sent the consumer back. In this case the leader reads the records from that broker, and sends
+them to the consumer. Some clients cannot follow a redirect, because they read only from replicas of the
+active chunk.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence

@@ -1,4 +1,5 @@
-"""Reads of consumers on a broker that has inactive chunks of a partition, but no replica of its active chunk.
+"""Handles the reads of consumers on a broker that has inactive chunks of a partition, but no replica of its
+active chunk.
 
 The leader sends consumers to this broker (KIP-392). They read the chunks of this broker, and are then sent to
 the broker of the next chunk, or back to the leader. This broker refuses all other requests, because only the

@@ -91,8 +91,9 @@ class TieredChunkedPart:
         return () if found is None else found.chunks
 
     def _copied_end(self) -> int:
-        """The first offset before the active chunk that is not in the tier, at most the start of the local
-        log. Chunks before this offset are not needed."""
+        """The first offset that is not in the tier, or the start of the local log if all earlier offsets are
+        in the tier. Chunks before this offset are not needed.
+        """
         log, chunks = self._partition.log, self._chunks
         if not chunks:
             return log.local_log_start_offset

@@ -254,7 +254,7 @@ class Client:
         self, call: Callable[[], Coroutine[Any, Any, T]], also: Collection[ErrorCode] = ()
     ) -> T:
         """Repeat the action until the action succeeds or fails permanently, or until the time-out is over.
-        Nodes may still be starting. The errors of ``also`` are transient for this action."""
+        Nodes may still be starting. The error codes in ``also`` count as transient for this action."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         while True:

@@ -98,8 +98,8 @@ def _target(
 
 def _least_wanted(places: list[int | None], racks: Mapping[int, str | None]) -> int:
     """The position of the replica that is removed. The first choice is a replica on a broker that must be
-    left. The second choice is the last replica that shares its rack with another replica. If there is no such
-    replica, the last replica is removed.
+    emptied. The second choice is the last replica that shares its rack with another replica. If there is no
+    such replica, the last replica is removed.
     """
     if None in places:
         return len(places) - 1 - places[::-1].index(None)

@@ -64,8 +64,9 @@ async def placement(client: Client, names: Collection[str] | None) -> Placement:
 
 
 async def begin_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
-    """Request moves. Raises :class:`ToolError` at the first refused move. The moves before this move
-    continue."""
+    """Request all moves together. Raises :class:`ToolError` for the first refused move. The moves that were
+    not refused continue.
+    """
     for row in await _alter(client, [(move, move.target) for move in moves]):
         check(row.code, row.message, row.about)
 

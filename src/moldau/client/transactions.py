@@ -41,9 +41,9 @@ ADD_OFFSETS_VERSION: Final = 3
 PRODUCE_VERSION: Final = 11
 OFFSETS_VERSION: Final = 4
 END_VERSION: Final = 4
-"""This constant and the five constants above it are the highest versions of the producer's requests that are
-used. In these versions, the client itself adds partitions to the transaction, and the end of a transaction
-does not change the producer's epoch.
+"""This constant and the five constants above it are the highest versions that the producer uses for its
+requests. In these versions, the client itself adds partitions to the transaction, and the end of a
+transaction does not change the producer's epoch.
 """
 IN_FLIGHT: Final = 4
 """Number of batches of a partition that are sent at a time. Brokers recognise the last five batches of a

@@ -239,8 +239,9 @@ class BrokerLifecycle:
             attempt += 1
 
     def _note_refusal(self, code: ErrorCode, text: str) -> None:
-        """Store a temporary refusal for the health page. A new refusal is also logged, unless the reason is
-        that the quorum has no leader, because the quorum itself logs this problem."""
+        """Store a temporary refusal for the health page. A new refusal is also logged. It is not logged if
+        the reason is that the quorum has no leader: the quorum itself logs this problem.
+        """
         if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
             logger.warning(
                 "%s The broker repeats its request for %d s, because the session of its last process may not"
@@ -324,9 +325,8 @@ class BrokerLifecycle:
                 logger.info("broker %d is unfenced", self._identity.broker_id)
         self.is_fenced = response.is_fenced
         if response.should_shut_down and self.state in (LifecycleState.RECOVERY, LifecycleState.RUNNING):
-            # The controller has begun a controlled shutdown that this object did not request. Another request
-            # with this broker's epoch must have requested it. A new registration ends the controlled
-            # shutdown.
+            # The controller has begun a controlled shutdown that this object did not request. It must come
+            # from another request with this broker's epoch. A new registration ends the controlled shutdown.
             self._start_again()
         elif response.should_shut_down:
             self._may_go.set()

@@ -54,8 +54,9 @@ class ClockComparison:
         """The controller's time at the moment when the monotonic clock showed 0; ``None`` before the first
         batch."""
         self._lower_zero_ms: int | None = None
-        """The highest of the estimates since the batches began to give lower estimates than the one in use;
-        ``None`` while the batches do not give lower estimates."""
+        """While the batches give lower estimates than the estimate in use, the highest of these lower
+        estimates; otherwise ``None``.
+        """
         self._lower_since_s = 0.0
 
     @property

@@ -102,7 +102,7 @@ class MetadataPublisher:
         return reason
 
     def subscribe(self, subscriber: ImageSubscriber) -> None:
-        """Call ``subscriber`` with the current image now, and again after every change. Subscribers are
+        """Call ``subscriber`` now if there already is an image, and again after every change. Subscribers are
         called in the order of subscription.
         """
         self._subscribers.append(subscriber)

@@ -67,7 +67,7 @@ def not_empty(what: str = "String") -> Check:
 
 
 def list_of_any(*, may_be_empty: bool = True) -> Check:
-    """Refuse a list with an empty entry."""
+    """Refuse a list with an empty entry. Without ``may_be_empty``, also refuse an empty list."""
 
     def test(value: Value) -> str | None:
         parts = _parts(value)

@@ -70,8 +70,8 @@ def check_change(
     """Check that a running node can change from the configuration ``now`` to the configuration ``then``.
     Raises :class:`ConfigError`.
 
-    ``overridden`` are the keys that have a dynamic value after the change. A config that is a number of
-    threads may always return to its static value in one step. Kafka does not make this exception.
+    ``overridden`` are the keys that have a dynamic value after the change. The limit :attr:`Limit.IN_STEPS`
+    for numbers of threads does not apply to a return to the static value. In Kafka it applies.
     """
     if any(now[name] != then[name] for name in _RETENTION):
         check_local_retention(then)

@@ -46,6 +46,7 @@ def key_fields(settings_class: type) -> dict[str, KeyField]:
 
 
 def values_of(settings_class: type, settings: Settings) -> dict[str, Any]:
-    """Read the values of the fields that are declared by :func:`from_key` from the configuration. The result
-    can be passed as keyword arguments to ``settings_class``."""
+    """Read, from the configuration, the values of the fields that :func:`from_key` declares. The result can
+    be passed as keyword arguments to ``settings_class``.
+    """
     return {name: each.value(settings[each.key]) for name, each in key_fields(settings_class).items()}

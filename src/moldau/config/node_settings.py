@@ -77,7 +77,9 @@ class NodeSettings(Settings):
 
     @cached_property
     def advertised_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Endpoints for clients, without the controllers' listeners. An empty host is this machine's name."""
+        """Endpoints for clients, without the controllers' listeners. An empty host means this machine's
+        name.
+        """
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self._advertised if endpoint.name not in controllers)
 

@@ -18,8 +18,8 @@ R = TypeVar("R")
 
 
 class Reply(NamedTuple):
-    """A response to a waiting request. It is sent when all decisions of the shard up to this one are
-    committed.
+    """A response to a waiting request. It is sent when the decision of the operation, and all earlier
+    decisions of the shard, are committed.
 
     But if the response is a ``KafkaError``, the request fails immediately.
     """

@@ -61,8 +61,8 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Read whole batches up to the log's end. The first batch is the one that contains ``offset``. If
-        there is any batch, at least one batch is returned.
+        """Read whole batches up to the log's end. The first batch is the one that contains ``offset``. It is
+        returned even if it is larger than ``max_bytes``.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -220,7 +220,9 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
 
 class LogUpTo:
-    """A read-only view of a log before an offset, for a replay. The offset must be the end of a batch."""
+    """A read-only view of the part of a log before an offset, for a replay. The offset must be the end of a
+    batch.
+    """
 
     def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
         self._log = log
@@ -259,9 +261,9 @@ class LogUpTo:
 
 
 def coordinator_error(error: BaseException) -> KafkaError:
-    """Convert an error of the log to an error for a client of the coordinator. After the result, the client
-    retries, or looks for the coordinator again. The conversion is needed, because clients do not handle an
-    error such as NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
+    """Convert an error of the log to an error for a client of the coordinator. After the converted error, the
+    client retries, or looks for the coordinator again. The conversion is needed, because clients do not
+    handle an error such as NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """
     if not isinstance(error, KafkaError):
         return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")

@@ -96,7 +96,7 @@ class CoordinatorRuntime(Generic[S, R]):
             return
         self.unload(index)
         # The standby does not lead the partition, so it gets the epoch ``NO_TERM``. If the standby's store
-        # requests a reload of the partition with this epoch, the runtime ignores the request.
+        # requests a reload, it passes this epoch, and :meth:`reload` restarts the standby.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         place = self._places.setdefault(index, _LocalPartition())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
@@ -135,7 +135,8 @@ class CoordinatorRuntime(Generic[S, R]):
 
     def reload(self, partition: int, epoch: int) -> None:
         """Load ``partition`` again from its log, within the term of ``epoch``. In any other term the call is
-        ignored."""
+        ignored. With the epoch :data:`NO_TERM`, restart the standby.
+        """
         standby = self._place(partition).standby
         if standby is not None and epoch == NO_TERM:
             standby.restart()
@@ -160,7 +161,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
     ) -> "asyncio.Future[Any]":
         """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The result
-        of the future is the response to ``token``. It may be sent by this operation or by a later operation.
+        of the future is the response to ``token``. This operation or a later operation sends the response.
         """
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)

@@ -11,8 +11,8 @@ class _Timer:
 
     def __init__(self, due: float, handle: asyncio.Handle) -> None:
         self.due = due
-        # The time is stored in this tuple, because uvloop returns a handle without a time for a timer that is
-        # due immediately.
+        # The scheduled time is stored here, because uvloop returns a handle without a time for a timer that
+        # is due immediately.
         self.scheduled = due
         self.handle = handle
 
@@ -21,8 +21,8 @@ class ShardTimers:
     """Sets, moves and cancels timers.
 
     Heartbeats postpone the same timer very often. Therefore, if a timer is postponed, its handle in the event
-    loop is not replaced. When the handle fires, the time of the timer is checked, and a new handle is made if
-    it is too early. So a heartbeat adds no entry to the heap of the event loop.
+    loop is not replaced. When the handle fires, the time of the timer is checked. If this time has not come
+    yet, a new handle is made. So a heartbeat adds no entry to the heap of the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[TimerKey], None]) -> None:

@@ -99,8 +99,8 @@ class ImageSync:
         active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
         loading = set(led).difference(active)
         # A coordinator that is being loaded again is skipped. After this run, all pending changes are
-        # dropped, also the changes that the skipped coordinator has not made. Therefore a skipped coordinator
-        # is later compared with the whole metadata.
+        # dropped, including the changes that the skipped coordinator has not made. Therefore a skipped
+        # coordinator is later compared with the whole metadata.
         self._agreed.intersection_update(active)
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, {}

@@ -155,7 +155,9 @@ class ServerConnection(FrameReceiver):
         return self._lost or self._linger is not None
 
     def close(self) -> None:
-        """Close after the written data was sent. Abort when the linger time is over."""
+        """Close after the written data was sent. If this takes longer than the linger time, abort the
+        connection.
+        """
         if self._lost or self._linger is not None:
             return
         self._release_everything()

@@ -217,8 +217,8 @@ class SocketServer:
         return True
 
     def _assign_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
-        """Try to give a connection to the protected listener a reserved place. Returns whether the connection
-        got the place. The connection may then be accepted even if a limit is reached.
+        """Try to use a reserved place for a connection to the protected listener. Returns whether the
+        connection got the place. The connection may then be accepted even if a limit is reached.
         """
         if connection.listener_name != self.limits.protected_listener:
             return False

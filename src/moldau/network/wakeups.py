@@ -17,7 +17,7 @@ LARGE_FRAME_BYTES: Final = 512 * 1024
 cost."""
 
 WAKEUP_BYTES: Final = 1024 * 1024
-"""Maximum of the number of received bytes that wakes the reader of a large frame."""
+"""Maximum number of received bytes before the reader of a large frame is woken."""
 
 
 class WakeupThreshold:

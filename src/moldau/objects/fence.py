@@ -28,7 +28,7 @@ class StoreFence(Protocol):
 
 
 class NoFence:
-    """The fence of a store that excludes no node."""
+    """A fence that excludes no node."""
 
     async def before_upload(self) -> None: ...
 

@@ -69,7 +69,7 @@ class ObjectStorage(Protocol):
         Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. An upload may be
         repeated. ``data`` are not copied if the store allows that. Therefore ``data`` must not change before
         this call returns. After an error or a cancellation, ``data`` must not change while another object
-        still refers to their buffer.
+        still refers to the buffer of ``data``.
         """
         ...
 

@@ -296,7 +296,9 @@ class Restoring:
             self._window = _window(found, self._until_ms)
 
     async def _keep_unknown(self, generation: int) -> None:
-        """List the objects with records of unknown topics, so that no node deletes these objects."""
+        """Store a list of the objects with records of unknown topics, so that no node deletes these
+        objects.
+        """
         kept = {key: sorted(topics) for key, topics in self._report.newer.kept.items()}
         if kept:
             await store_kept(self._storage, f"{generation:010d}", kept)

@@ -16,8 +16,9 @@ _ADVICE: Final = "an earlier state may be whole: see --until"
 
 
 async def read_part(storage: ObjectStorage, part: ObjectPart) -> memoryview:
-    """The bytes of a part. Raises ``StorageError``, also when the bytes are damaged. The message names the
-    object."""
+    """The bytes of a part. Raises ``StorageError`` if the store fails or if the bytes are damaged. The
+    message names the object.
+    """
     try:
         content = await storage.fetch(part.object_key, part.byte_offset, part.size_bytes)
     except StorageError as error:

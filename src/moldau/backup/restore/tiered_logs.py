@@ -84,7 +84,7 @@ class RemoteSegments:
         return [each for partition in self._segments for each in self.finished(partition)]
 
     def of(self, partition: TopicIdPartition) -> Collection[RemoteLogSegmentMetadata]:
-        """The segments of a partition whose deletion is not finished, in any state."""
+        """The segments of a partition in any state, except segments that were deleted completely."""
         return self._segments.get(partition, {}).values()
 
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
@@ -123,7 +123,7 @@ def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | 
 
 
 class TieredLog(NamedTuple):
-    """A log that is to be written."""
+    """A log that must be written."""
 
     chain: RemoteChain
     folders: Sequence[str]

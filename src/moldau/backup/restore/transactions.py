@@ -2,7 +2,7 @@
 
 The old cluster may have used later epochs of a producer id after the cut, so the next epoch may be in use.
 Therefore every transactional id gets the last possible epoch, which only markers may have. This epoch fences
-the old producers of the id, and its next producer gets a new producer id.
+the old producers of the id, and the next producer of the id gets a new producer id.
 
 The batches that open transactions wrote after the cut are not restored. Therefore these transactions must not
 be committed. The state of an ongoing transaction becomes "prepare abort", and the restored coordinator

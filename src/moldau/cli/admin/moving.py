@@ -61,7 +61,7 @@ def make_moves(
     async def plan(client: Client) -> list[PlannedMove]:
         found = await placement(client, names)
         running.extend(found.racks)
-        # A broker that was unregistered too early may still be named as a replica.
+        # A broker that was unregistered too early may still be in the list of a partition's replicas.
         named = {each for partition in found.partitions for each in partition.replicas}
         known = {*found.racks, *found.fenced, *named}
         unknown = sorted({*leaving, *(only or ())} - known)

@@ -50,7 +50,7 @@ class FileKind:
     file.
 
     ``dump`` raises ``ValueError``, ``KafkaError`` or an error of the storage when it cannot continue. For a
-    smaller fault it yields a row with the field ``problem``.
+    fault after which it can continue, it yields a row with the field ``problem``.
     """
 
     title: str

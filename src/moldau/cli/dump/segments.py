@@ -25,8 +25,9 @@ def dump_segment(file: DumpedFile) -> Iterator[Row]:
 
 
 def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
-    """Dump a snapshot like a segment. Its records are metadata of the cluster, except in the folder of a
-    coordinator that takes snapshots."""
+    """Dump a snapshot like a segment. Usually its records are metadata of the cluster. In the folder of a
+    coordinator that takes snapshots, they are the state of the coordinator.
+    """
     topic = file.topic if file.topic in SNAPSHOT_TOPICS else CLUSTER_METADATA_TOPIC
     yield from _dump(file, decoder_for(topic, file.decoder))
 

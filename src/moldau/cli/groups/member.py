@@ -215,7 +215,9 @@ async def commit_offsets(
     offsets: Mapping[int, int],
     member: tuple[int, str] = (-1, ""),
 ) -> None:
-    """Commit as a member (generation, id). For a group without members, commit without these values."""
+    """Commit offsets for a member, which is given by its generation and its id. Without ``member``, commit
+    for a group that has no members.
+    """
     rows = [
         OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         for partition, offset in sorted(offsets.items())

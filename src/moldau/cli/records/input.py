@@ -62,7 +62,7 @@ class LineParser:
 
 @dataclass(frozen=True, slots=True)
 class JsonParser:
-    """Reads a JSON object from each line, as ``moldau consume --json`` prints them."""
+    """Reads lines. Each line is a JSON object, as ``moldau consume --json`` prints it."""
 
     headers: tuple[tuple[str, bytes | None], ...] = ()
 

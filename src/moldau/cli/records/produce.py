@@ -138,8 +138,7 @@ async def _send_all(
                 break
             records.append(record if partition is None else _at(record, partition))
         try:
-            # The records before an invalid line are still sent. Lines from a pipe are handled in the same
-            # way.
+            # The records before an invalid line are still sent, as if each line had arrived alone.
             if records:
                 await producer.send(records)
         except KafkaError as error:

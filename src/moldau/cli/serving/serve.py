@@ -104,7 +104,7 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
     stop_wanted = loop.create_task(ended.wait())
     if stop_with_parent:
         _watch_parent(os.getppid(), ended)
-    # Garbage collections are kept short during the start, too. With many partitions, the start would
+    # Garbage collections are kept short already during the start. With many partitions, the start would
     # otherwise spend most of its time on garbage collection of the objects that it loads.
     collecting = loop.create_task(keep_collections_short())
     try:

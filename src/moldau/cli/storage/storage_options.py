@@ -1,4 +1,4 @@
-"""The first voters of a formatted node's quorum, and its first feature levels, from the options of ``storage
+"""Computes the first voters of the quorum and the first feature levels, from the options of ``storage
 format``.
 """
 

@@ -1,5 +1,4 @@
-"""Makes the responses to refused requests. If a response has several fields for error codes, each of these
-fields gets the error."""
+"""Makes the responses to requests that the controller refuses as a whole."""
 
 import sys
 from typing import Any

@@ -52,8 +52,10 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
 FEW_ROWS_PARSED_BYTES: Final = 192 * 1024
-"""The memory limit, in bytes, of a parsed request of those APIs whose requests usually have few entries. The
-limit is low, because an entry of a few bytes in such a request may need hundreds of bytes in the response."""
+"""The memory limit, in bytes, of a parsed request. It applies to the APIs whose requests usually have few
+entries. The limit is low, because an entry of a few bytes in such a request may need hundreds of bytes in the
+response.
+"""
 
 Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 
@@ -181,8 +183,9 @@ a controller."""
 
 
 def _by_key(decisions: Mapping[type[Message], DecidedApi]) -> dict[int, DecidedApi]:
-    """Return the APIs by API key. Raises ``ValueError`` if one of our own APIs declares no right that its
-    callers need."""
+    """Return the APIs by API key. Raises ``ValueError`` if the row of one of our own APIs does not contain a
+    right on the cluster.
+    """
     for request, decided in decisions.items():
         if request.API_KEY >= OWN_API_KEY_MIN and decided.right not in CLUSTER_RIGHTS:
             raise ValueError(f"{request.__name__} is our own API, and its row needs a right= on the cluster")

@@ -65,7 +65,7 @@ def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> Envelo
 
 
 def unwrap(envelope: EnvelopeRequest) -> Forwarded:
-    """Extract the request. Raises ``KafkaError`` with the same error codes for a bad envelope as Kafka."""
+    """Extract the request. For a bad envelope, raises ``KafkaError`` with the error codes that Kafka uses."""
     content, principal_data = bytes(envelope.request_data), bytes(envelope.request_principal or b"")
     try:
         (version,) = _VERSION.unpack_from(principal_data)

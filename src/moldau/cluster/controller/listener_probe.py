@@ -1,4 +1,4 @@
-"""A probe that tries whether a process listens on an address."""
+"""A probe that checks whether a process listens on an address."""
 
 import asyncio
 import ipaddress

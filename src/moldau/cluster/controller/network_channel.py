@@ -116,8 +116,8 @@ class NetworkControllerChannel:
 
         ``work`` is cancelled ``grace_s`` after another node became leader, and at the deadline; then this
         method raises ``TimeoutError``. A leader that has lost its network sends neither a response nor a
-        refusal. Without this method, requests would wait for it until their deadline, although there is a new
-        leader.
+        refusal. Without this method, requests would wait for this old leader until their deadline, although
+        there is a new leader.
         """
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)

@@ -24,7 +24,7 @@ PROBES_AT_ONCE_MAX: Final = 32
 
 
 class ListenerProbe(Protocol):
-    """Tries whether a process listens on an address."""
+    """Checks whether a process listens on an address."""
 
     async def is_refused(self, host: str, port: int) -> bool:
         """Whether a connection to this address is refused, because the machine is up and no process listens

@@ -132,7 +132,7 @@ class ControllerService:
         if last_append is None:
             return response
         try:
-            # Wait for the last append of earlier decisions, too. This is needed even if the request changed
+            # Wait for the last append of earlier decisions. This is needed even if the request changed
             # nothing, because its response may depend on uncommitted records.
             await asyncio.shield(last_append)
         except KafkaError as error:

@@ -5,8 +5,8 @@ heartbeat of the broker. Its listeners are then probed. If all registered listen
 consecutive probes, this is the evidence that the process has ended. With this evidence, the controller fences
 the broker before its session expires. All other outcomes of a probe are no evidence.
 
-The suspicion ends without a fencing when the broker sends a heartbeat, registers, or begins a controlled
-shutdown, and when the last probe gives no evidence.
+The suspicion ends without a fencing in two cases: the broker sends a heartbeat, registers or begins a
+controlled shutdown; or the last probe gives no evidence.
 """
 
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ class EndedProcesses:
         return probes
 
     def leadership_began(self, image: MetadataImage, own_id: int) -> list[Probe]:
-        """Return a probe for each unfenced broker. The process with the id ``own_id`` is this process."""
+        """Return a probe for each unfenced broker, except the broker of this process (``own_id``)."""
         return [
             probe
             for broker in image.brokers.values()

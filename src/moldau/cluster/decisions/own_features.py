@@ -29,8 +29,9 @@ def check_chunks_allowed(image: MetadataImage) -> None:
 
 
 def check_records_can_end(image: MetadataImage, feature: str) -> None:
-    """Raise ``KafkaError(invalid_update_version)`` for level 0 of a feature while the image contains data of
-    its records. A snapshot at level 0 must not contain records of the feature."""
+    """Raise ``KafkaError(invalid_update_version)`` for level 0 of a feature while the image contains data
+    from the feature's records. A snapshot at level 0 must not contain records of the feature.
+    """
     for part in PARTS.parts:
         is_of = isinstance(part, OwnPart) and any(each.name == feature for each in part.features.values())
         if is_of and len(part.of(image)):

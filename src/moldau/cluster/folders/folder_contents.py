@@ -22,8 +22,9 @@ _LOG_FILES: Final = (
 
 
 def data_in(disk: Disk, folder: str) -> list[str]:
-    """Return the names of the subfolders that contain data of a running node. A folder that was only
-    formatted has no such subfolders."""
+    """Return the names of the subfolders with data that a node has written while it ran. A folder that was
+    only formatted has no such subfolders.
+    """
     if not disk.is_dir(folder):
         return []
     found = [

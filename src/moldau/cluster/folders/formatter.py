@@ -52,10 +52,13 @@ class FormatRequest:
     metadata_version: int = METADATA_VERSION_LATEST
     bootstrap_records: Sequence[Message] = ()
     standalone: VoterEndpoint | None = None
-    """The address of the first and only voter (KIP-853). Other controllers are added later."""
+    """The address of this node, if it is the only voter at first (KIP-853). Other controllers are added
+    later.
+    """
     initial_voters: tuple[VotersRecordEntry, ...] = ()
     """The first voters, including this node. If this list is empty, the voters are static
-    (``controller.quorum.voters``), or another node adds them later."""
+    (``controller.quorum.voters``), or this node gets them from the cluster later.
+    """
 
 
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
@@ -168,7 +171,8 @@ def bootstrap_snapshot(
     *,
     defaults: bool = True,
 ) -> bytes:
-    """Return the snapshot before the first offset, with the initial records of a new cluster.
+    """Return a snapshot of the metadata log that ends before the first offset of the log. It has the initial
+    records of a new cluster.
 
     With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, the features that no record names get
     their default levels.

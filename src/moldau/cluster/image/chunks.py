@@ -112,7 +112,7 @@ def chunk_containing(chunks: Chunks, offset: int) -> ChunkRegistration | None:
 
 
 def with_chunk(chunks: Chunks, chunk: ChunkRegistration) -> Chunks:
-    """Return these chunks with one chunk more, or with a new state of an existing chunk."""
+    """Return these chunks with ``chunk`` added. It replaces an existing chunk with the same start offset."""
     index = bisect_right(chunks, chunk.start_offset, key=_start)
     known = index > 0 and chunks[index - 1].start_offset == chunk.start_offset
     return (*chunks[: index - known], chunk, *chunks[index:])

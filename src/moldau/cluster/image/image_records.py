@@ -1,5 +1,6 @@
-"""Converts an image to the records of a snapshot. The metadata level determines the versions of the
-records."""
+"""Converts an image to the records of a snapshot. The level of metadata.version determines the versions of
+the records.
+"""
 
 from collections.abc import Iterator
 
@@ -34,13 +35,13 @@ def to_records(image: MetadataImage) -> Iterator[Message]:
 
 
 def records_before_topics(image: MetadataImage) -> Iterator[Message]:
-    """Make the records of those parts that come before the topics."""
+    """Make the records of the parts that come before the topics in a snapshot."""
     for part in PARTS.parts[: PARTS.parts.index(TOPICS)]:
         yield from part.to_records(part.of(image))
 
 
 def records_after_topics(image: MetadataImage) -> Iterator[Message]:
-    """Make the records of those parts that come after the topics, except the configs."""
+    """Make the records of the parts that come after the topics in a snapshot, except the configs."""
     for part in PARTS.parts[PARTS.parts.index(TOPICS) + 1 :]:
         if part is not CONFIGS:
             yield from part.to_records(part.of(image))

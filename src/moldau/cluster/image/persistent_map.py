@@ -142,8 +142,9 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Sort the entries and divide them into chunks. Each chunk is only half full, so that it has space for
-    later entries."""
+    """Sort the entries and divide them into chunks. If there are several chunks, each of them is only half
+    full, so that it has space for later entries.
+    """
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

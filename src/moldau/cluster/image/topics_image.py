@@ -86,8 +86,9 @@ class TopicsImage:
         return self._names_by_collision_key.get(collision_key(name))
 
     def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":
-        """These topics after a change: some topics were added or replaced, by name, and other topics were
-        removed."""
+        """Return these topics after a change. The ``changed`` topics are added, or replace topics with the
+        same names.
+        """
         if not changed and not removed:
             return self
         names = {topic.name: topic for topic in changed}

@@ -5,7 +5,8 @@ of a gateway belong to a small number of coordinators. Therefore the commit of o
 only a few calls to coordinators over the network.
 
 The gateways are computed from the registered brokers, their racks and the *preferred* replicas of the
-coordinators' partitions. The current leader of a coordinator has no effect, so a failover moves no gateway.
+coordinators' partitions. The current leader of a coordinator has no effect, so a failover moves no gateway. A
+*host* is a broker that is the preferred replica of a coordinator.
 
 * A rack with at least as many brokers as there are coordinators is *saturated*: each coordinator has
   ``brokers // coordinators`` gateways there, and a broker is the gateway of at most one coordinator.
@@ -13,17 +14,17 @@ coordinators' partitions. The current leader of a coordinator has no effect, so 
   same gateway there (co-location), so the gateway calls one broker for all of them. If there are fewer
   preferred replicas than brokers, the largest groups of coordinators are divided until every broker has a
   group.
-* In the rack of its preferred replica, a coordinator's gateway is this preferred replica. A commit then needs
-  no call over the network.
+* In its own rack, a host is a gateway of the coordinators whose preferred replica it is. If these
+  coordinators are divided, the host is the gateway of one group. Its commits at its own coordinators need no
+  network call.
 * A fenced broker stays a gateway. Until the broker is unfenced, the coordinator's other gateways in the rack
   replace it. If there are no other gateways, its coordinators are divided evenly among the live brokers of
   the rack.
 
-A *host* is a broker that is the preferred replica of a coordinator. While no broker is fenced, the number of
-network commit calls for a WAL object is limited. In a saturated rack a broker makes at most one call. In a
-smaller rack with ``brokers`` brokers, a broker calls the hosts of each other rack. If the other rack has
-``hosts`` hosts, the broker makes at most ``ceil(hosts / brokers)`` calls to this rack. If all racks have the
-same size, this is one call to each other rack.
+While no broker is fenced, the number of network commit calls for a WAL object is limited. In a saturated rack
+a broker makes at most one call. In a smaller rack with ``brokers`` brokers, a broker calls the hosts of each
+other rack. If the other rack has ``hosts`` hosts, the broker makes at most ``ceil(hosts / brokers)`` calls to
+this rack. If all racks have the same size, this is one call to each other rack.
 """
 
 from collections import defaultdict

@@ -16,6 +16,6 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     if len(group) > 1
     for position, synonym in enumerate(group)
 }
-"""For each broker config that has synonyms, this config and the synonyms of lower precedence, in order of
-precedence.
+"""For each broker config that has synonyms, the names of the config itself and of its synonyms with lower
+precedence. They are in order of precedence.
 """

@@ -33,7 +33,9 @@ class DisklessCoordinatorKind(HostedKind):
         epochs: KnownEpochs | None = None,
     ) -> None:
         """``topic_name`` returns the name of a topic of the cluster. ``changed`` is called when this broker
-        begins or ends to lead a coordinator. Requests that name a newer epoch than ``epochs`` are refused."""
+        begins or stops leading a coordinator. Requests that name a newer epoch than ``epochs`` are
+        refused.
+        """
         super().__init__("coordinators", coordinators.runtime, topic)
         self._authorizer = authorizer
         self._handlers = DisklessHandlers(coordinators, authorizer, topic_name, epochs)

@@ -194,8 +194,8 @@ class DisklessCoordinator:
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown. After ``calls.FORGOTTEN`` and ``calls.NUMBER_PASSED`` the outcome stays unknown.
         """
-        # This reading lets the deletion clock detect that the wall clock is behind. Otherwise batches with
-        # too early timestamps would expire as soon as the wall clock is corrected.
+        # The deletion clock is read here, so that it detects that the wall clock is behind. Otherwise batches
+        # with too early timestamps would expire as soon as the wall clock is corrected.
         self._machine.deletion_clock.now_ms()
         return commit_file(self.runtime, coordinator_id, call, self._cluster_now_ms)
 
@@ -255,7 +255,7 @@ class DisklessCoordinator:
         return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
     def backlog(self) -> calls.Backlog:
-        """Return the WAL backlog of all coordinators that this node leads."""
+        """Return the WAL backlog of all coordinators that this node leads and has loaded."""
         active = [found for found in self.coordinator_ids if self.is_active(found)]
         return self.backlogs.measured({found: self._reader(found).backlog() for found in active})
 
@@ -393,7 +393,8 @@ class DisklessCoordinator:
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
         """Record in the log that these objects will never be committed. The orphan scan calls this method
-        before it deletes the objects. A file that was ever committed here is refused.
+        before it deletes the objects. A committed file is refused while this coordinator still has the file
+        or the result of its commit.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}

@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` as values. Their encoding is in another module. Pure."""
+"""Records of ``__consumer_offsets`` as Python objects. Their encoding is in another module. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias

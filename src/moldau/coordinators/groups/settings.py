@@ -33,7 +33,7 @@ class GroupSettings:
     offsets_compression: Compression = Compression.NONE
     """``offsets.topic.compression.codec``"""
     offset_commit_timeout_ms: int = 5_000
-    """``offset.commit.timeout.ms``"""
+    """``offsets.commit.timeout.ms``"""
     metadata_max_bytes: int = 64 * 1024 * 1024
     """Maximum size of the members' metadata, added up over all groups of a node. A member with a small amount
     of metadata is accepted even above this limit."""

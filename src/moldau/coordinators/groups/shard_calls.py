@@ -65,5 +65,7 @@ class GroupCalls:
         return self.runtime.write(self.partition_of(group_id), operation)
 
     def read(self, group_id: str, operation: Callable[[GroupShard, int], T]) -> "asyncio.Future[T]":
-        """Run an operation that only reads one group. The result of the future is the response."""
+        """Run an operation that reads one group and changes nothing. The result of the future is the
+        response.
+        """
         return self.runtime.read(self.partition_of(group_id), operation)

@@ -16,8 +16,9 @@ from moldau.protocol.records.transactions import (
 )
 
 FLEXIBLE_VALUE_VERSION: Final = 1
-"""The version in which values are written from transaction.version 1 on. It has fields for the previous and
-next producer ids, and for the client's transaction version."""
+"""From transaction.version 1 on, values are written in this version. It has fields for the previous and next
+producer ids, and for the client's transaction version.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _message(transaction: Transaction, version: int) -> TransactionLogValue:
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state.number,
-        # Kafka also writes null if the transaction has not begun.
+        # As in Kafka, the value is null if the transaction has not begun.
         transaction_partitions=[
             PartitionsSchema(topic=topic, partition_ids=partitions) for topic, partitions in topics.items()
         ]

@@ -1,9 +1,9 @@
 r"""Patterns of transactional ids (ListTransactions 2), matched in limited time. Pure.
 
 Kafka's brokers use RE2's syntax. Python's regular expressions may try very many combinations (backtracking),
-so one pattern could block a broker. This module supports the common part of RE2's syntax. It makes an
-automaton that matches without backtracking (Glushkov's construction). Each use of a character in the pattern
-is a *position*, and the state of a match is the set of positions that have matched the last character.
+so one pattern could block a broker. This module supports only a part of RE2's syntax. It makes an automaton
+that matches without backtracking (Glushkov's construction). Each use of a character in the pattern is a
+*position*, and the state of a match is the set of positions that have matched the last character.
 
 The supported syntax is: literal characters, ``.``, classes (``[a-z]``, ``[^,]``, ``\d``, ``\w``, ``\s`` and
 their negations), groups, alternatives, ``*``, ``+``, ``?``, ``{2,5}``, and ``^`` and ``$`` at the ends of the
@@ -54,7 +54,7 @@ class _Part(NamedTuple):
 
 _EMPTY: Final = _Part(True, 0, 0)
 _Node = Callable[[], _Part]
-"""A part of a pattern. Each call adds the part to the automaton again, because it may be repeated."""
+"""A part of a pattern. Each call adds the part to the automaton again, because a part may be repeated."""
 
 
 class _Automaton:

@@ -1,5 +1,6 @@
-"""A transactional id with its producer and its transaction. It is a value, so each transition returns a new
-value. Pure."""
+"""A transactional id with its producer and its transaction. The object is immutable, so each transition
+returns a new object. Pure.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -92,14 +93,15 @@ class Transaction:
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether ``producer`` already has the next producer id of this transactional id. It must wait until
-        the end of the current transaction is complete."""
+        """Whether ``producer`` already has the next producer id of this transactional id. If so, it must wait
+        until the end of the current transaction is complete.
+        """
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
     ) -> "Transaction":
-        """Return the state after the producer starts over with this id and epoch."""
+        """Return the state after the producer begins again with this id and epoch."""
         rotated = identity.producer_id != self.producer_id
         return self._moved(
             TransactionPhase.EMPTY,

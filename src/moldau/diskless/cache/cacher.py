@@ -167,8 +167,9 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """End the pause of a coordinator's lanes after failures, because the coordinator has moved to another
-        broker."""
+        """Let the lanes of a coordinator continue at once, because the coordinator has moved to another
+        broker. After failures, a lane pauses.
+        """
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
             if lane is not None:

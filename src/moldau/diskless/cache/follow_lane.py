@@ -186,7 +186,9 @@ class FollowLane:
         return member is not None and member.is_busy
 
     def resume(self) -> None:
-        """End a pause after failures, because the coordinator has moved to another broker."""
+        """If the lane pauses after failures, let it continue, because the coordinator has moved to another
+        broker.
+        """
         self._failures = 0
         self._resumed.set()
 
@@ -452,8 +454,9 @@ def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
 def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
-    """The first batches within the limit. If no other partition has batches, at least one batch is returned,
-    so that every partition makes progress."""
+    """The first batches within the limit. If no other partition has batches, the first batch is returned even
+    if it is larger than the limit, so that a large batch does not block its partition.
+    """
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

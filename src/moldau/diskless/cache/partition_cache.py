@@ -191,8 +191,9 @@ class PartitionCache:
         ]
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as the offsets are known or the partition is closed. This method
-        must not be called later than that."""
+        """Call ``callback`` once, as soon as the offsets are known or the partition is closed. If that has
+        already happened, this method must not be called.
+        """
         self._on_known.append(callback)
 
     async def until_known(self, timeout_s: float) -> bool:
@@ -205,8 +206,9 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """Set lower offsets. Call this only after the coordinator's log was restored from a backup, because
-        only then does the coordinator have lower offsets than before."""
+        """Lower the copies of the coordinator's offsets. Call this only after the coordinator's log was
+        restored from a backup, because only then does the coordinator have lower offsets than before.
+        """
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 

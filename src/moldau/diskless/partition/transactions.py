@@ -117,7 +117,8 @@ class DisklessTransactions:
 
     async def producers(self) -> Sequence[ActiveProducer] | None:
         """The producers that the coordinator has. The result is ``None`` if an older broker leads the
-        coordinator, because it does not support this request."""
+        coordinator, because such a broker does not support this request.
+        """
         try:
             found = await self._coordinator.describe_producers(PartitionId(*self._key))
         except KafkaError as error:

@@ -125,8 +125,8 @@ class ColdReads:
         }
 
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
-        """Read batches, beginning with the batch that contains ``offset``, at most ``max_bytes``. If there is
-        any batch, at least one batch is returned.
+        """Read at most ``max_bytes`` of batches, beginning with the batch that contains ``offset``. This
+        first batch is returned even if it is larger than ``max_bytes``.
 
         A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
         KAFKA_STORAGE_ERROR when the object store or the coordinator does not respond.
@@ -183,8 +183,9 @@ class ColdReads:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
     async def _try_again(self, asked: list[_Ask]) -> int:
-        """Repeat until all reads are complete, or until a maximum number of attempts. Returns the number of
-        requests."""
+        """Repeat until all reads are complete, or until the maximum number of attempts is reached. Returns
+        the number of requests.
+        """
         gets = 0
         for attempt in range(_ATTEMPTS):
             if attempt:

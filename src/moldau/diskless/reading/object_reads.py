@@ -115,7 +115,7 @@ class ObjectReads:
     async def fetch(self, read: PlannedRead) -> memoryview:
         """The bytes of a range, from another broker of the rack or from the store.
 
-        Raises :class:`StorageError`, also when the object does not exist any more.
+        Raises :class:`StorageError` if the store fails or if the object does not exist any more.
         """
         async with self._budget.taking(read.size_bytes):
             if self._rack is not None:

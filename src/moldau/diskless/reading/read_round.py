@@ -1,7 +1,8 @@
 """One round of reads: batches of several partitions are read from objects.
 
-Ranges are fetched in parallel. A partition gets its batches in order as they arrive, so a slow object delays
-only the partitions that need it. When an object fails, the round ends only for the partitions that need it.
+Ranges are fetched in parallel. A partition gets its batches in order as they arrive, so the slow read of an
+object delays only the partitions that need this object. When the read of an object fails, the round ends only
+for the partitions that need this object.
 """
 
 import asyncio

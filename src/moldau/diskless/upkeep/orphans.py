@@ -2,8 +2,9 @@
 
 An object is an orphan when all of these conditions hold:
 
-1. Its upload began and ended long ago. The time since then is longer than the max commit age plus the clocks'
-   skew, and longer than the configured grace period. Therefore a commit by its uploader is now refused.
+1. Its upload began and ended long ago. The time since then is longer than the maximum age of a file at its
+   commit plus the clocks' skew, and longer than the configured grace period. Therefore a commit by its
+   uploader is now refused.
 2. Every coordinator of the cluster has responded that it does not know the object.
 3. After that, every coordinator has *logged* that the object is closed, and still does not know the object.
    Suppose that a commit was in progress during that time. If the commit has arrived, the object is known.

@@ -7,7 +7,7 @@ Among the coordinators that know the file, the coordinator with the lowest id mu
 when all of these conditions hold:
 
 1. This coordinator no longer needs the file.
-2. The file is old: its age is more than the max commit age plus the clocks' skew.
+2. The file is old: its age is more than the maximum age of a file at its commit plus the clocks' skew.
 3. Every coordinator of the cluster was asked, and no coordinator owns the file.
 4. The coordinators that do not know the file have logged that the file is closed. They will therefore never
    know it.
@@ -32,7 +32,7 @@ _FILES_A_SCAN: Final = 10_000
 
 
 class UnownedFileStore(Protocol):
-    """Files that belong to other owners, but that are known to coordinators which this broker leads."""
+    """Files that have batches of this broker's coordinators, but have other owners."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -105,8 +105,9 @@ class UnownedFileScan:
         return adopted
 
     async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
-        """The files without an owner that this coordinator must adopt. For each key, the result has the other
-        coordinators that know the file."""
+        """Find the files that have no owner and that the coordinator ``adopter_id`` must adopt. For each key,
+        the result has the other coordinators that know the file.
+        """
         knowing: dict[str, list[int]] = {key: [] for key in keys}
         # The coordinator ``adopter_id`` is asked last. Another coordinator may hand the file over to
         # ``adopter_id`` during these requests. Then at least one of the two coordinators reports the file as

@@ -57,8 +57,9 @@ class Committing:
     meters: WriterMeters
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
-    """Adds a batch whose earlier batch is missing to a later object, so that its commit is repeated. Returns
-    False when the batch has already waited for the maximum time."""
+    """If the previous batch of a producer is missing, adds the batch to a later object, so that its commit is
+    repeated. Returns False when the batch has already waited for the maximum time.
+    """
     limit: int = 1
     """Number of commits in progress at each coordinator."""
     report_backlog: Callable[[int, int], None] = lambda coordinator_id, size_bytes: None
@@ -225,8 +226,9 @@ class FileCommitQueue:
         be a refusal after which no batch of the part will ever be committed.
 
         FORGOTTEN and NUMBER_PASSED are treated as such refusals. After these errors no repetition returns the
-        outcome, and repetitions would delay all later files. After NUMBER_PASSED the coordinator would refuse
-        all lower numbers, too, so later commits are sent without numbers.
+        outcome, and repetitions would delay all later files. After NUMBER_PASSED, the next number that the
+        coordinator expects is higher than this one. It would also refuse the next numbers of this broker, so
+        later commits are sent without numbers.
         """
         loop = asyncio.get_running_loop()
         begin_s = loop.time()

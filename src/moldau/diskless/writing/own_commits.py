@@ -6,8 +6,8 @@ answered. A cache accepts a run under three conditions. It is at the tail, it re
 it ends where the run begins. The answer *yes* is a *promise* of the cache: until the promise ends, the cache
 appends no other batches. A worker thread writes the runs of a file; the files of one coordinator are written
 one after the other. Then the runs are in the cache, and the promises end. Meanwhile the producers get their
-responses. If a cache accepts no run, or has lost its last batches, it reads the same batches from the
-coordinator, like batches of other brokers.
+responses. If a cache does not accept a run, or has lost its last batches, it gets the batches in the same way
+as batches of other brokers: it requests their positions from the coordinator.
 """
 
 import asyncio

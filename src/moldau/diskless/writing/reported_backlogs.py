@@ -4,8 +4,9 @@ from collections.abc import Callable, Container
 from typing import Final
 
 LIFETIME_S: Final = 10.0
-"""Time in seconds after which a reported backlog is ignored. A broker that produces gets newer values much
-earlier, because the longest pause of its producers is 4 s."""
+"""Time in seconds after which a reported backlog is ignored. A broker with active producers gets newer values
+much earlier, because the longest pause of its producers is 4 s.
+"""
 
 
 class ReportedBacklogs:

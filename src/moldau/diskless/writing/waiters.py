@@ -42,8 +42,9 @@ class WaitingProducer:
 
 
 class ObjectWaiters:
-    """A single timer for all producers that wait for an object. It is enough because requests have only a few
-    different timeouts."""
+    """A single timer for all producers that wait for an object. One timer is enough because requests have
+    only a few different timeouts.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -52,7 +52,9 @@ class ConsolidateJob:
     topics: tuple[str, ...] = ()
     """The diskless topics to consolidate; if it is empty, all diskless topics."""
     unit_bytes: int = UNIT_BYTES
-    """Maximum number of bytes that a task has in memory."""
+    """Maximum total size of the segments that a task builds together. A larger segment has a task of its
+    own.
+    """
     plan_bytes: int = PLAN_BYTES
     lease_ms: int = LEASE_MS
     timeout_s: float = 30.0

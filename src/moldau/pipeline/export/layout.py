@@ -44,7 +44,7 @@ class ExportLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def split(self, records: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """Split records that are already in the table's layout by their partitions."""
+        """Split records by their partitions. The records are already in the table's layout."""
         if self.partitioning is None:
             yield (), records
         else:

@@ -109,8 +109,9 @@ def _check_sender(
 def _ended_chunk(
     partition: PartitionRegistration, row: messages.CreateChunksTopicPartition
 ) -> ChunkRegistration:
-    """The registration of the chunk that ends. A replica that is not in sync now copies the chunk from the
-    other replicas later."""
+    """The registration of the chunk that ends. If a replica is not in sync at this moment, it copies the
+    chunk later from the other replicas.
+    """
     is_first = partition.start_offset < 0
     start_offset = row.first_offset if is_first else partition.start_offset
     if row.start_offset != row.prev_stop_offset + 1:

@@ -78,8 +78,8 @@ def changed(found: FoundChunk, target: ChunkRegistration) -> ChunkChangeRecord |
 def with_replicas(
     chunk: ChunkRegistration, replicas: tuple[int, ...], assigned: tuple[int, UUID] | None = None
 ) -> ChunkRegistration:
-    """Return a copy of the chunk that has other replicas, and the log directories of their brokers. An
-    in-sync replica that is not among the new replicas leaves the in-sync set.
+    """Return the registration of the chunk with these replicas and their log directories. An in-sync replica
+    that is not among these replicas leaves the in-sync set.
 
     ``assigned`` is a broker and the log directory of its copy.
     """

@@ -1,7 +1,8 @@
 """ReportChunks: brokers report which inactive chunks they have, and which chunks they have lost. Pure.
 
-A replica of an existing chunk joins the set of replicas that have the chunk only by such a report. A fenced
-broker stays in this set. Its copy stays complete, because no record is ever added to an inactive chunk.
+The controller adds a replica to the set of replicas that have an existing chunk only after such a report. A
+fenced broker stays in this set. Its copy stays complete, because no record is ever added to an inactive
+chunk.
 """
 
 from dataclasses import replace

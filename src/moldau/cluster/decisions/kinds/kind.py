@@ -77,8 +77,8 @@ class TopicKind:
     loss."""
     has_remote_tier: bool
     """Whether topics of this kind can be tiered. In a tiered topic, a partition's log keeps each segment
-    until the segment is copied to the remote tier. If so, a subsystem must wrap the partitions with a tier
-    (``gives_tier`` of its ``KindClaim``)."""
+    until the segment is copied to the remote tier. If the field is true, a subsystem must wrap the partitions
+    with a tier (``gives_tier`` of its ``KindClaim``)."""
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are the leader epochs of the metadata."""
     may_have_remote_segments: bool = False

@@ -15,7 +15,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def own_levels(image: MetadataImage) -> dict[str, int]:
-    """Return the levels of those features of Moldau that are above level 0, by name."""
+    """Return the level of each of Moldau's own features, by name. Features at level 0 are left out."""
     levels = {name: int(level) for name, level in image.features.items() if name.startswith(OWN_PREFIX)}
     for kind in KINDS:
         if kind.feature is not None and kind.level(image):

@@ -194,7 +194,9 @@ def check_removal(image: MetadataImage, topic: Topic) -> None:
 
 
 def check_feature_off(image: MetadataImage, feature: str) -> None:
-    """Raise ``KafkaError(invalid_update_version)`` for level 0 of a feature if topics of its kind exist."""
+    """Raise ``KafkaError(invalid_update_version)`` for level 0 of a feature if topics of the feature's kind
+    exist.
+    """
     for kind in KINDS:
         if kind.feature is None or kind.feature.name != feature:
             continue

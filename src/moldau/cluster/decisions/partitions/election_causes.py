@@ -55,8 +55,8 @@ def joined(
     view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
 ) -> tuple[int, ...] | None:
     """Return the in-sync set with this broker's replica added. The result is ``None`` if the replica cannot
-    join now. Only replicas without data (of the kinds of topics that store no records on replicas) join in
-    this way, as soon as their broker and log directory can be used."""
+    join now. Only replicas of topics that store no records on replicas join in this way. Such a replica joins
+    as soon as its broker and its log directory can be used."""
     if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
         return None
     return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None

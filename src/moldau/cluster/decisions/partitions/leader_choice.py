@@ -79,8 +79,8 @@ def _elected(
     last_known = target.last_known_eligible_leader_replicas
     may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
     if may_be_last and last_known[0] in target.replicas and can_lead(last_known[0]):
-        # There is no complete replica. Among the other replicas, none has more records than the last known
-        # leader (KIP-966).
+        # There is no complete replica, and no other replica has more records than the last known leader
+        # (KIP-966).
         return last_known[0], True
     if election is Election.UNCLEAN:
         leader = next((replica for replica in target.replicas if can_lead(replica)), NO_LEADER)

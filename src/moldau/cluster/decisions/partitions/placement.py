@@ -103,8 +103,9 @@ def _assignment_fault(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> uuid.UUID:
-    """Return a broker's log directory if it has only one. If the broker has several, the result is the id for
-    "unassigned", because the broker then chooses a directory itself (KIP-858)."""
+    """Return a broker's log directory if it has exactly one. Otherwise the result is the id for "unassigned":
+    a broker with several directories chooses one of them itself (KIP-858).
+    """
     broker = image.brokers.get(broker_id)
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]

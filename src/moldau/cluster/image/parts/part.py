@@ -44,7 +44,7 @@ class ImagePart(Generic[T, C]):
     """Functions for records that belong to another part but also change this part. Each function is called
     before its record changes the other part."""
     versions: Mapping[type[Message], RecordVersions] = field(default_factory=dict)
-    """The versions of those records that have a different version at different levels of metadata.version."""
+    """For each record whose version depends on metadata.version, its versions."""
     features: Mapping[type[Message], SupportedFeature] = field(default_factory=dict)
     """For each of Moldau's own records, its feature. Kafka's records have no feature."""
 

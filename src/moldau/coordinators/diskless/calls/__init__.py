@@ -2,10 +2,10 @@
 network.
 
 Fields with names of KIP-1164 have the meaning that the KIP defines. Moldau adds some fields. ``created_ms``
-and the closing of object keys prevent commits of old files. With ``min_bytes`` and ``max_wait_ms``, a broker
-can wait for new batches, which it puts into its cache. If a read begins before the WAL's start, it is not
-refused; its result contains ``wal_start_offset`` and ``moved_to_tier``. This module also declares calls that
-the KIP needs but does not define.
+prevents commits of old files. The closing of an object's key also prevents a commit of the object. With
+``min_bytes`` and ``max_wait_ms``, a broker can wait for new batches, which it puts into its cache. If a read
+begins before the WAL's start, it is not refused; its result contains ``wal_start_offset`` and
+``moved_to_tier``. This module also declares calls that the KIP needs but does not define.
 
 If a call fails as a whole, it raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file
 has its error in its own ``error`` field.
@@ -187,8 +187,8 @@ class FindBatchesCall:
     """Find batches, beginning at the given offsets. The call waits until ``min_bytes`` of batches are
     available, or until ``max_wait_ms`` have passed.
 
-    The byte limit is applied in the order of the partitions. If there is any batch, at least one batch is
-    returned. The call does not wait when a partition has an error or has moved to the tier.
+    The byte limit is applied in the order of the partitions. The first batch is returned even if it is larger
+    than the limit. The call does not wait when a partition has an error or has moved to the tier.
     """
 
     partitions: Sequence[PartitionToFind]
@@ -460,7 +460,8 @@ class DescribedFile(NamedTuple):
 
 class ClosedFile(NamedTuple):
     """The result for one object key of a request to close files. ``error`` is set only if this coordinator
-    has committed the file and still has batches in it."""
+    has committed the file, and still has the file or the result of its commit.
+    """
 
     object_key: str
     error: ErrorCode = ErrorCode.none

@@ -12,8 +12,8 @@ DEFINITE_REFUSALS: Final = frozenset(
 )
 """After these errors of ``commit_file`` no batch of the file is committed, now or later.
 
-RESOURCE_NOT_FOUND means that the object was closed. INVALID_TIMESTAMP means that the object is older than the
-max commit age. INVALID_REQUEST means that the call is malformed. After any other error the outcome is
+RESOURCE_NOT_FOUND means that the object was closed. INVALID_TIMESTAMP means that the object is older than
+``max_commit_age_ms``. INVALID_REQUEST means that the call is malformed. After any other error the outcome is
 unknown, so the caller repeats the call.
 """
 
@@ -31,9 +31,9 @@ sent, its outcome stays unknown. The coordinator also refuses all lower numbers 
 HELD: Final = ErrorCode.not_leader_or_follower
 """Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
 
-For about a second, the broker repeats the commit of this batch together with the commit of each of its next
-objects. After that, the broker refuses the batch with an error after which the producer sends the batch
-again.
+For about a second, the broker repeats the commit of this batch together with the commit of each of the
+broker's next objects. After that, the broker refuses the batch with an error after which the producer sends
+the batch again.
 """
 
 UNGUARDED: Final = ErrorCode.not_enough_replicas

@@ -66,7 +66,9 @@ def _sequence_slack(batch: BatchToCommit) -> int:
 
 
 def decode_batches(content: bytes | memoryview, at_most: int = MAX_FILE_BATCHES) -> list[BatchToCommit]:
-    """Decode the batches. Raises :class:`ColumnError`, also for more than ``at_most`` batches."""
+    """Decode the batches. Raises :class:`ColumnError` for invalid bytes, and for more than ``at_most``
+    batches.
+    """
     reader = ColumnReader(content)
     count = reader.count(at_most)
     if not count:

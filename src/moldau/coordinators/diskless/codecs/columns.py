@@ -2,9 +2,9 @@
 
 A column begins with its base as a zigzag varint. The base is the smallest value or 0. The next byte is the
 width in bytes (0 to 8) of the largest difference from the base. The differences follow as *planes* (all
-lowest bytes, all second bytes, ...). The number of values is not part of the column, so a reader gets it from
-another place. If all values are equal, the differences take no bytes. A short column can therefore have any
-number of values, and a reader must check that the number is not above a maximum.
+lowest bytes, all second bytes, ...). The number of values is not part of the column, so a reader must already
+know this number. If all values are equal, the differences take no bytes. A short column can therefore have
+any number of values, and a reader must check that the number is not above a maximum.
 
 If each value was written as a varint, the size would be about the same, but Python would need half a
 microsecond for each value. With columns it needs a few hundredths of a microsecond for each value. This is

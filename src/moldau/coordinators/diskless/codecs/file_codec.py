@@ -22,7 +22,7 @@ type."""
 
 
 class Receipt(NamedTuple):
-    """The response to the broker that uploaded a file."""
+    """The data for the response to the broker that uploaded a file."""
 
     runs: list[Run]
     offset_deltas: list[int]

@@ -38,7 +38,7 @@ class DeletableFiles:
         return self._unused("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
 
     def of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:
-        """Return files of other owners that have no batch of this coordinator any more."""
+        """Return files that have other owners, and no batch of this coordinator any more."""
         return self._unused("owned = 0", limit, unused_before_ms, unused_from_ms)
 
     def _unused(

@@ -80,8 +80,8 @@ def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
 class _Search:
     """One search for the batches of a call, and its results so far.
 
-    The limits for bytes and batches apply to all partitions together, in the order of the call. If there is
-    any batch, the call as a whole returns at least one batch, even above the limits.
+    The limits for bytes and batches apply to all partitions together, in the order of the call. The first
+    batch that is found is returned even if it is larger than the byte limit.
     """
 
     def __init__(self, call: FindBatchesCall) -> None:

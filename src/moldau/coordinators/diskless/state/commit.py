@@ -438,7 +438,7 @@ class CommitDecision:
 
 
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
-    """The begin and the end of each run. A run consists of adjacent batches of one partition."""
+    """The start and the end of each run. A run consists of adjacent batches of one partition."""
     start = 0
     for _, run in groupby(zip(columns.topic_ids, columns.partition_indexes, strict=True)):
         end = start + len(list(run))

@@ -26,7 +26,7 @@ WAITING_MAX: Final = 64
 WAITING_MS: Final = 1_000
 """Time after which a waiting commit gets an error. The broker then repeats the commit. The responses on a
 connection come in the order of its requests. A waiting commit therefore delays the responses after it. The
-time is much longer than the difference between the delays of two connections of a broker."""
+delays of two connections of a broker differ by much less than this time."""
 
 
 class CommitTurn(Enum):
@@ -150,6 +150,7 @@ class CommitOrder:
 
 
 def _refuse(waiting: WaitingCommit, reason: str) -> Reply:
-    """Answer with an error that is not a definite refusal. For the broker the outcome of the commit must stay
-    open, because it may have sent the same commit a second time."""
+    """Answer with an error that is not a definite refusal. The broker must not treat the commit as failed,
+    because it may have sent the same commit a second time.
+    """
     return Reply(waiting.token, KafkaError(ErrorCode.coordinator_not_available, reason))

@@ -1,4 +1,6 @@
-"""The object keys that the coordinator remembers: results for repeated calls, and closed keys. Pure."""
+"""The object keys that the coordinator remembers: keys with results for repeated calls, and closed keys. An
+object with a closed key is never committed. Pure.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

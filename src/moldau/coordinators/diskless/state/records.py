@@ -1,4 +1,4 @@
-"""Records of ``__diskless_metadata``: the coordinator's decisions, as values. Pure.
+"""Records of ``__diskless_metadata``: the coordinator's decisions, as Python objects. Pure.
 
 ``codecs/codec.py`` converts them to keys and values.
 """

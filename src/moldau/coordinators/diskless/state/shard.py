@@ -295,8 +295,8 @@ class DisklessShard:
         """Record in the log that this coordinator will not commit these objects any more. The result is a
         list with one entry for each object.
 
-        ``live`` contains the keys of files in the store. A file that was committed at this coordinator is
-        refused.
+        ``live`` contains the keys of files in the store. A committed file is refused while this coordinator
+        still has the file or the result of its commit.
         """
         closing: dict[str, None] = {}
         results: list[ClosedFile] = []
@@ -332,7 +332,8 @@ class DisklessShard:
         """Remove outdated entries. The result is ``None``.
 
         For results and closed keys, the earlier of the two times is used. If the cluster's clock is behind, a
-        file is younger by ``cluster_ms``, and the result of a young file must be kept.
+        file is younger according to ``cluster_ms`` than according to ``now_ms``, and the result of a young
+        file must be kept.
         """
         cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
         files_now_ms = now_ms if cluster_ms is None else min(now_ms, cluster_ms)

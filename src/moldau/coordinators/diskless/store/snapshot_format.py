@@ -22,7 +22,9 @@ from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader,
 from moldau.storage.snapshots.snapshot import snapshot_file
 
 ROWS_PER_RECORD: Final = 250
-"""Number of rows that are read without a break. This takes about a millisecond of the event loop."""
+"""Number of rows in a record of a snapshot. The rows of a record are read without a break, which takes about
+a millisecond of the event loop.
+"""
 _ROWS_MAX: Final = 65_536
 """Maximum number of rows in a record of a snapshot, even if another version has written the record."""
 FORMAT: Final = 1
@@ -33,8 +35,9 @@ _TEXT: Final = 2
 
 
 class SnapshottedLog(Protocol):
-    """The part of the coordinator's log that the store uses. It has the identity and epochs of the log, for
-    checks, and its snapshots."""
+    """The part of the coordinator's log that the store uses. It has the identity and the epochs of the log,
+    which are needed for checks, and the snapshots of the log.
+    """
 
     @property
     def identity(self) -> str:

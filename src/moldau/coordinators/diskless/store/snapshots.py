@@ -27,7 +27,7 @@ class Snapshotter:
         """Write a snapshot of the committed state, and drop the log before the previous snapshot.
 
         The previous snapshot stays for followers that fetch it or are slightly behind. Otherwise these
-        followers would have to start over at every snapshot. Returns ``None`` when a snapshot is being
+        followers would have to start again at every snapshot. Returns ``None`` when a snapshot is being
         written, or when the latest snapshot is up to date. If the file system allows no second reader, writes
         to SQLite wait until the snapshot is written, but commits do not wait.
         """

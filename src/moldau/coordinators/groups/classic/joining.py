@@ -42,7 +42,7 @@ class Join:
     new_member_id: str
     """The member gets this id if the request contains no id."""
     metadata_room: int
-    """Number of bytes by which the metadata of all members on this node may still grow together."""
+    """Number of bytes by which the total metadata of all members on this node may still grow."""
 
     @property
     def protocols(self) -> tuple[tuple[str, bytes], ...]:

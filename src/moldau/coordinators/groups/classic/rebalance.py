@@ -2,8 +2,8 @@
 
 In the prepare phase all members must join. The phase ends when all members have joined or when the rebalance
 timeout is over. In the complete phase the members of the generation are known. The members get responses to
-their joins, and the group waits for the leader's assignment. A group that was empty waits a little longer for
-further members (``group.initial.rebalance.delay.ms``).
+their joins, and the group waits for the leader's assignment. If a group was empty, its prepare phase does not
+end when all members have joined: it waits ``group.initial.rebalance.delay.ms`` for further members.
 """
 
 from moldau.coordinators.groups.classic.group import Group
@@ -71,8 +71,9 @@ def prepare(turn: Turn, group: Group) -> None:
 
 
 def complete_if_all_joined(turn: Turn, group: Group) -> None:
-    """End the join phase early if all members have joined. But the first join phase of a group always lasts
-    for its whole delay."""
+    """End the join phase early if all members have joined. But the join phase of a group that was empty
+    always lasts for its whole delay.
+    """
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY
@@ -143,8 +144,9 @@ def on_sync_timer(turn: Turn, group: Group) -> None:
 
 
 def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
-    """Handle a session of a member that has timed out, or a new member id with which no client has joined in
-    time."""
+    """Handle the time-out of a member's session. For a new member id, handle the end of the time in which a
+    client must join with it.
+    """
     if member_id in group.pending_joins:
         dismiss(turn, group, member_id)
         complete_if_all_joined(turn, group)

@@ -17,8 +17,9 @@ __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "Clos
 T = TypeVar("T")
 
 SMALL_SHARE = 4
-"""An object that is smaller than an arena divided by this number gets memory of its own size. Therefore a
-small amount of data uses little memory."""
+"""If an object is smaller than the size of an arena divided by this number, the object gets memory of its own
+size. Therefore a small amount of data uses little memory.
+"""
 
 STEADY_SHARE = 5
 """If batches arrive continuously, they wait at least for the interval divided by this number. This avoids
@@ -65,8 +66,8 @@ class ClosePolicy:
     A large buffer that contains everything in flight need not wait, because producers with five requests in
     flight have sent all five.
 
-    The length of this pause depends on the usual upload time of an object, because a batch that arrives
-    slightly too late must wait for the next object.
+    The length of a pause depends on the usual upload time of an object, because a batch that arrives slightly
+    too late must wait for the next object.
     """
 
     interval_ms: float

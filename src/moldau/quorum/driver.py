@@ -259,8 +259,8 @@ class QuorumDriver:
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``end_offset`` (exclusive). The last record of the snapshot has
-        ``epoch``. After ``freeze`` of the snapshot, the caller calls :meth:`snapshot_created`. Returns
-        ``None`` when the snapshot already exists."""
+        ``epoch``. After the caller has called ``freeze`` on the writer, it calls :meth:`snapshot_created`.
+        Returns ``None`` when the snapshot already exists."""
         writer = self._log.create_snapshot(LogPosition(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
         if writer is not None and logged is not None:

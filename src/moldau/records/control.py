@@ -135,7 +135,7 @@ class SnapshotOrigin:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """The first record of a snapshot (KIP-630). ``origin`` is a tagged field of our own, which Kafka skips. A
+    """The first record of a snapshot (KIP-630). ``origin`` is Moldau's own tagged field, which Kafka skips. A
     snapshot of another writer has no ``origin``."""
 
     last_contained_log_timestamp: int

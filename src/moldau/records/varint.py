@@ -55,5 +55,6 @@ def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
 
 
 def wrapped(value: int) -> int:
-    """The sum of two numbers in 64-bit arithmetic with overflow, as in Kafka's clients and brokers."""
+    """Reduce ``value``, the exact result of an addition, to a signed 64-bit number. It overflows as in
+    Kafka's clients and brokers."""
     return (value - INT64_MIN & 2**64 - 1) + INT64_MIN

@@ -151,8 +151,8 @@ class PartitionReader:
         return [bytes(view) for view in result.views]
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
-        """Return the error for a reader that is not a follower, is an earlier incarnation of a follower, or
-        has a diverging log. For any other reader, return None."""
+        """Return the error for a reader with a replica id that is not a follower's, for an earlier
+        incarnation of a follower, or for a reader with a diverging log. For any other reader, return None."""
         leader = self._replica.leader
         if (
             request.replica_id >= 0

@@ -112,8 +112,9 @@ class BrokerReader:
         return data
 
     def _is_redirected(self, data: PartitionData) -> bool:
-        """Whether the response only names a broker of the rack. The next request goes to this broker. But if
-        a broker of the rack itself names a broker, the next request goes to the leader."""
+        """Whether the response names another broker, and has no records. If the leader names a broker of the
+        rack, the next request goes to this broker. If the broker of the rack names a broker, the next request
+        goes to the leader."""
         if data.preferred_read_replica < 0:
             return False
         if self._near is None:

@@ -73,7 +73,8 @@ def decode_from(
 
 
 def decode(cls: type[M], version: int, buffer: Buffer) -> M:
-    """Decode a message that fills ``buffer``. Only its records are views of the buffer."""
+    """Decode a message that fills ``buffer``. Its records are views of the buffer; all other values are
+    copied."""
     message, position = decode_from(cls, version, buffer)
     if position != len(buffer):
         raise ProtocolError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes are left over")

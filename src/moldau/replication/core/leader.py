@@ -376,7 +376,8 @@ class LeaderReplica:
     def has_enough_in_sync(self) -> bool:
         """Whether a write with acks=all is accepted.
 
-        Under Kafka's policy, a write is also accepted if all replicas are in sync.
+        At least ``min.insync.replicas`` replicas must be in sync. If the partition has fewer replicas, then
+        under Kafka's policy (WRITTEN) it is enough that all of them are in sync.
         """
         needed = self.min_in_sync
         if not self.policy.needs_min_in_sync_always:

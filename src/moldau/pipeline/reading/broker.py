@@ -49,7 +49,8 @@ class BrokerReader:
         self._where = f"{source.topic}-{wanted.partition}"
         self._rack = source.rack
         self._near: int | None = None
-        """The broker of the rack that the leader has named; ``None`` if the leader itself is asked."""
+        """The broker in the task's rack to which the leader has redirected this reader; ``None`` while this
+        reader fetches from the leader."""
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
         """Batches with the range's records. The first and the last batch may extend beyond the range.

@@ -13,7 +13,7 @@ from moldau.objects.storage import ObjectNotFoundError, ObjectStorage, StorageEr
 from moldau.runtime.machine import Machine
 
 RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
-"""Few retries are enough, because a failing task can still read through a broker."""
+"""Few retries are enough, because a task that cannot read an object can still read through a broker."""
 
 
 class RangeReader(Protocol):

@@ -75,8 +75,8 @@ async def find_tier_access(
 ) -> Tier | None:
     """Access to the objects of a topic's remote segments.
 
-    Returns ``None`` for a topic without remote segments. It also returns ``None`` if only brokers can read
-    the segments, and logs a line.
+    Returns ``None`` for a topic without remote segments, and if only brokers can read the segments. If an
+    error is the reason, a line is logged.
     """
     try:
         if wal is None and await find_config(client, TOPIC_CONFIG, topic.name, TIERED) != "true":

@@ -84,8 +84,8 @@ def decode(cls: type[M], version: int, buffer: Buffer) -> M:
 def decode_leading(cls: type[M], version: int, buffer: Buffer, left: int = UNBOUNDED) -> M:
     """Decode a message at the start of ``buffer``. Bytes after the message are ignored.
 
-    Requests need this rule. librdkafka sends Metadata 13 for all topics with three bytes too many, and Kafka
-    ignores these bytes.
+    Requests need this rule. If librdkafka requests all topics with Metadata 13, it sends three bytes too
+    many, and Kafka ignores these bytes.
     """
     return decode_from(cls, version, buffer, 0, left)[0]
 

@@ -131,7 +131,7 @@ class QuorumDriver:
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resigned_epoch = -1
-        """The epoch in which this node was asked to resign."""
+        """The last epoch in which the state machine asked this node to resign."""
         self._failure: Exception | None = None
         self._is_stopped = False
 

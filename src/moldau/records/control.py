@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ControlType(IntEnum):
-    """The type in a control record's key. Other types must be ignored."""
+    """The type in a control record's key. Records of types that are not listed here must be ignored."""
 
     UNKNOWN = -1
     ABORT = 0

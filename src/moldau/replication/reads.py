@@ -111,8 +111,8 @@ class PartitionReader:
         )
 
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
-        """See :meth:`moldau.replication.partition_interface.Partition.is_up_to_date`. Each condition stands
-        for a step of :meth:`read` that would have another result."""
+        """See :meth:`moldau.replication.partition_interface.Partition.is_up_to_date`. If one of the
+        conditions is not met, :meth:`read` may return something new for the follower."""
         leader, log = self._replica.leader, self._log
         if leader is None or self._snapshots is not None or log.is_offline:
             return False

@@ -131,8 +131,7 @@ def decode_found(
 
     A partition has at most one range. Control batches are skipped. Raises
     :class:`moldau.records.errors.CorruptRecordError` for a wrong CRC and :class:`InvalidRecordError` for
-    records that do not fit their batch, or for a timestamp that a 64-bit number of microseconds cannot
-    represent.
+    malformed records, and for a timestamp that a 64-bit number of microseconds cannot represent.
     """
     ranges = {one.partition: one for one in wanted}
     schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])

@@ -20,8 +20,8 @@ class RangeReader(Protocol):
     """Reads byte ranges of objects."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Return exactly ``size`` bytes. Raises :class:`StorageError`, also if the object does not exist any
-        more."""
+        """Return exactly ``size`` bytes. Raises :class:`StorageError`, for example if the object does not
+        exist any more."""
         ...
 
 

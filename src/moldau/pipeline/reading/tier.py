@@ -54,8 +54,8 @@ class TierPartitionReader:
         self._where = f"{source.topic}-{wanted.partition}"
         self._vanished = 0
         self._listed: list[TierPart] = []
-        """Parts with all offsets that are in the tier, beginning at the read position at the time of the
-        listing."""
+        """The parts of the last listing, which go from the read position at that time to the end of the
+        tier."""
         self._aborted: AbortedRanges | None = None
         """The aborted transactions of the offsets up to the next gap between segments; ``None`` until they
         are needed."""

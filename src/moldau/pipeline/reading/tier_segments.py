@@ -45,8 +45,8 @@ class Tier(NamedTuple):
 
 
 async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
-    """The tier of a cluster. ``None`` if the cluster uses another storage manager, because then only brokers
-    can read its objects.
+    """The tier of a cluster. ``None`` if the cluster does not use the built-in storage manager, because then
+    only brokers can read the objects.
 
     By default segments are in the store of the WAL. Raises :class:`ToolError` when no store is known.
     """

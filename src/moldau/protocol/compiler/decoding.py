@@ -156,8 +156,8 @@ class _DecoderSource:
         self.lines += [indent + text for text in after]
 
     def size(self, short: bool, nullable: bool, what: str) -> str:
-        """Read a length into a new variable. It is the size, or -1 for null. Null is refused unless the field
-        is nullable."""
+        """Add lines that read a length into a new variable. Returns the name of the variable, which is the
+        size, or -1 for null. The lines refuse null unless the field is nullable."""
         size = self.variable("size")
         if self.flexible:
             self.line(f"{size} = buffer[p]; p += 1")

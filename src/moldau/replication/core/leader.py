@@ -140,7 +140,8 @@ class LeaderReplica:
         self._joining: set[int] = set()
         self._bounding: tuple[int, ...] = ()
         self.alone = False
-        """Whether an append moves the watermark immediately, because there is no other replica."""
+        """Whether an append moves the watermark immediately, because it needs neither another replica nor a
+        sync."""
         self._bounds_changed()
 
     # -- the log --------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
-"""These requests have the replica id of a client, because only fetches may report a replica's progress to the
-leader."""
+"""The replica id in the requests of this module. It is the id of a client, because only fetches may report a
+replica's progress to the leader."""
 
 
 async def begin_behind_remote(

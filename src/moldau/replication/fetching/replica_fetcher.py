@@ -146,7 +146,7 @@ class ReplicaFetcher:
         return self._followed[key].partition
 
     def add(self, partition: ClassicPartition) -> None:
-        """Follow a partition, beginning at the end of its log."""
+        """Follow a partition, beginning at the end of the log on this broker."""
         self._release(partition.key)
         self._followed[partition.key] = _Followed(partition)
         self._session.add(partition.key)

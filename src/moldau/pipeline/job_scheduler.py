@@ -23,7 +23,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.errors import KafkaError
 
 HISTORY_MAX: Final = 100
-"""Maximum number of rounds of each job that are in memory."""
+"""Maximum number of rounds in memory, for each job."""
 STOP_TIMEOUT_S: Final = 20.0
 
 Report = Mapping[str, Any]

@@ -157,7 +157,7 @@ def parse_jobs(path: str, found: Mapping[str, Any], bootstrap: str | None = None
 
 
 class Made(NamedTuple):
-    """A job that is described by its table in a file."""
+    """The job that one table of the configuration file describes."""
 
     default_name: str
     run: Callable[[Any], Report]

@@ -23,8 +23,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 DEFAULT_MASTER: Final = "local[*,4]"
-"""The default master. It sets the number of failures explicitly, because plain ``local[*]`` never repeats a
-failed task."""
+"""The default master. It sets the maximum number of failures of a task, because plain ``local[*]`` never
+repeats a failed task."""
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -11,8 +11,8 @@ from moldau.objects.storage import StorageError
 from moldau.runtime.errors import KafkaError
 
 _FREEZES_LEFT: Final = iter(range(2))
-"""Objects are frozen twice, because the first task imports more modules. For example, PyArrow imports pandas
-when it gets the first numpy array."""
+"""Objects are frozen twice, because the first task imports further modules after the first freeze. For
+example, PyArrow imports pandas when it gets the first numpy array."""
 
 
 _SPARKS_PROCESS: Final = frozenset(

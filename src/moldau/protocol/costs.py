@@ -27,8 +27,8 @@ TAGGED_FIELD_COST: Final = 64
 """Cost of a tagged field. A tagged field costs time rather than memory, but it counts like a small struct."""
 
 _OBJECT_BYTES: Final = 48
-"""Bytes of an object's header and of the references to the object. During decoding a list refers to the
-object, and afterwards a tuple."""
+"""Bytes of an object's header and of the references to the object. A list refers to the object during
+decoding, and a tuple refers to it after decoding."""
 _SLOT_BYTES: Final = 8
 _FIELD_BYTES: Final = {
     "string": 56,

@@ -2,7 +2,8 @@
 
 
 class ProtocolError(Exception):
-    """Malformed bytes for this API key and version. The connection that sent them is closed."""
+    """The bytes are not a valid message of the expected API key and version. The connection that sent them is
+    closed."""
 
 
 class ParsedSizeError(ProtocolError):

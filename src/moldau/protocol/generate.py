@@ -26,9 +26,9 @@ IMPORTED = (
     "from moldau.runtime import ErrorCode\n\n"
 )
 OWN_FIELDS = {
-    # This field requests the field ``preferred_produce_brokers`` of the response, which KIP-1164 names. The
-    # numbers of both tags are Moldau's own. Only clients that request the field get it, because some clients
-    # do not skip unknown tagged fields (@platformatic/kafka 1.35).
+    # This field requests the response field ``preferred_produce_brokers``, which has its name from KIP-1164.
+    # The numbers of both tags are Moldau's own. Only clients that request the field get it, because some
+    # clients do not skip unknown tagged fields (@platformatic/kafka 1.35).
     "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
     'tag=11640, tagged="9+")\n'
     # The fields of KIP-1114's chunks. Only clients that request these fields get them.

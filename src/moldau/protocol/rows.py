@@ -13,9 +13,9 @@ SLICE_ROWS: Final = 256
 
 
 class Cut(NamedTuple):
-    """Names the array of a request that is divided into slices (``asked``), and the array of the response
-    that answers it (``answered``). Each of them is a path of field names, from the outermost array to the
-    innermost.
+    """Names two arrays. The request's array ``asked`` has the rows that are divided into slices. The
+    response's array ``answered`` has the answers to these rows. Each array is given by a path of field names,
+    from the outermost array to the innermost.
 
     ``distinct`` is a function that leaves out each row that requests the same data as an earlier row. It is
     used if the answer to a row may be many times as long as the row. The whole response then contains each

@@ -33,8 +33,8 @@ class QuorumDescription:
 
 
 def describe(core: RaftCore, wall_clock_ms: int) -> QuorumDescription:
-    """The description for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)``, because only the
-    leader has the data."""
+    """The description for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)`` if this node does not
+    lead, because only the leader has the data."""
     leader = core.role
     if not isinstance(leader, Leader):
         raise KafkaError(ErrorCode.not_leader_or_follower, "only the leader can describe the quorum")

@@ -131,7 +131,7 @@ class QuorumDriver:
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resigned_epoch = -1
-        """The epoch in which this node was asked to resign."""
+        """The last epoch in which the state machine asked this node to resign."""
         self._failure: Exception | None = None
         self._is_stopped = False
 
@@ -259,8 +259,8 @@ class QuorumDriver:
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``end_offset`` (exclusive). The last record of the snapshot has
-        ``epoch``. After ``freeze`` of the snapshot, the caller calls :meth:`snapshot_created`. Returns
-        ``None`` when the snapshot already exists."""
+        ``epoch``. After the caller has called ``freeze`` on the writer, it calls :meth:`snapshot_created`.
+        Returns ``None`` when the snapshot already exists."""
         writer = self._log.create_snapshot(LogPosition(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
         if writer is not None and logged is not None:

@@ -61,7 +61,8 @@ class Peers:
         self._retry_at_ms.clear()
 
     def next_ready_ms(self, node_id: int, now_ms: int) -> int:
-        """Return the time of the next request to the peer, if the peer does not answer."""
+        """Return the earliest time of the next request to the peer, if the peer does not answer the request
+        in flight."""
         pending = self._by_node.get(node_id)
         retry_at_ms = self._retry_at_ms.get(node_id, now_ms)
         return retry_at_ms if pending is None else max(retry_at_ms, pending.deadline_ms)

@@ -24,7 +24,7 @@ class VoterHistory:
     def __init__(self) -> None:
         self._voters: list[LoggedVoters] = []
         self._versions: list[tuple[int, int]] = []
-        """The offset and the level of each KRaftVersionRecord."""
+        """The offset of each KRaftVersionRecord, and the kraft.version in it."""
 
     @property
     def latest(self) -> LoggedVoters | None:
@@ -56,7 +56,7 @@ class VoterHistory:
             offset = result.next_offset
 
     def read(self, batches: Buffer) -> None:
-        """Add the voters of appended batches. Raises ``KafkaError`` for a version that this version of
+        """Add the voters of appended batches. Raises ``KafkaError`` for a kraft.version that this version of
         Moldau does not support."""
         for offset, record in control_records(batches):
             self._add(offset, record)

@@ -140,7 +140,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, from its base offset to its last record."""
+        """Size of the whole batch, from its base offset to its last record."""
         return LOG_OVERHEAD_BYTES + self.batch_length
 
     @property

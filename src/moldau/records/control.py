@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ControlType(IntEnum):
-    """The type in a control record's key. Other types must be ignored."""
+    """The type in a control record's key. Records of types that are not listed here must be ignored."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -135,7 +135,7 @@ class SnapshotOrigin:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """The first record of a snapshot (KIP-630). ``origin`` is a tagged field of our own, which Kafka skips. A
+    """The first record of a snapshot (KIP-630). ``origin`` is Moldau's own tagged field, which Kafka skips. A
     snapshot of another writer has no ``origin``."""
 
     last_contained_log_timestamp: int

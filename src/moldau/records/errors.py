@@ -33,9 +33,9 @@ class InvalidRecordError(KafkaError):
 
 
 class OpenedSizeError(InvalidRecordError):
-    """Records that are larger after decompression than a batch of that size may have.
+    """The decompressed records are larger than the limit, which depends on the size of the compressed batch.
 
-    The error code is MESSAGE_TOO_LARGE. Java's producer then splits the batch and sends the halves.
+    The error code is MESSAGE_TOO_LARGE. Java's producer then splits the batch and sends the parts.
     """
 
     def __init__(self, message: str) -> None:

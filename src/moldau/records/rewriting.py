@@ -33,7 +33,8 @@ def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon
     """Return a batch with the fields of ``header`` and only the given records, in their order. There must be
     at least one record.
 
-    ``delete_horizon_ms`` replaces the base timestamp. The records keep their own timestamps.
+    If ``delete_horizon_ms`` is not None, it replaces the base timestamp. The records keep their own
+    timestamps.
     """
     base_timestamp = delete_horizon_ms
     base_offset, max_timestamp, count = header.base_offset, NO_TIMESTAMP, 0

@@ -11,7 +11,7 @@ _ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """A non-negative number in groups of seven bits, the lowest group first."""
+    """The encoding of a non-negative number in groups of seven bits, the lowest group first."""
     if value < 0x80:
         return _ONE_BYTE[value]
     parts = bytearray()
@@ -23,7 +23,8 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """A zigzag-coded number of up to 64 bits. Small positive and negative numbers take few bytes."""
+    """The zigzag encoding of a number of up to 64 bits. Small positive and negative numbers take few
+    bytes."""
     if -64 <= value < 64:
         return _ONE_BYTE[value << 1 if value >= 0 else (-value << 1) - 1]
     return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
@@ -55,5 +56,6 @@ def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
 
 
 def wrapped(value: int) -> int:
-    """The sum of two numbers in 64-bit arithmetic with overflow, as in Kafka's clients and brokers."""
+    """Reduce ``value``, the exact result of an addition, to a signed 64-bit number. It overflows as in
+    Kafka's clients and brokers."""
     return (value - INT64_MIN & 2**64 - 1) + INT64_MIN

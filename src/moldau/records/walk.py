@@ -312,7 +312,7 @@ class RecordWalk:
 
     def _take_timestamps(self, shape: _Shape, count: int) -> bool:
         """Process the timestamps of ``count`` consecutive records. Returns False when some timestamps are out
-        of range."""
+        of range and must be recorded one by one."""
         if self._append_time is not None and self._bounds is None:
             return True
         columns = [

@@ -179,7 +179,7 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead in ``leader_epoch``. If this epoch has begun before, only update the two replica sets.
+        """Lead in ``leader_epoch``. If this replica leads in it already, only update the replica sets.
 
         Older epochs are ignored. While the log is being truncated, every change of the role waits.
         """

@@ -22,4 +22,4 @@ class ReplicaContext:
     meters: BrokerTopicMeters
     listener: ReplicaListener[Any] | None = None
     monotonic_ms: Callable[[], int] | None = None
-    """A monotonic time that measures the lag of followers. The default is the wall clock."""
+    """Returns a monotonic time, by which the lag of followers is measured. The default is the wall clock."""

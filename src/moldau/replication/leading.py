@@ -78,8 +78,8 @@ class Leading:
         self._brokers_moved()
 
     def nearest_replica(self, client_rack: str, offset: int) -> int:
-        """Return a follower that has an offset, for the consumers of a rack (KIP-392); -1 means that this
-        leader serves them."""
+        """Return a follower whose log contains ``offset``, for the consumers of a rack (KIP-392); -1 means
+        that this leader serves these consumers."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return -1

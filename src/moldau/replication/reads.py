@@ -111,8 +111,8 @@ class PartitionReader:
         )
 
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
-        """See :meth:`moldau.replication.partition_interface.Partition.is_up_to_date`. Each condition stands
-        for a step of :meth:`read` that would have another result."""
+        """See :meth:`moldau.replication.partition_interface.Partition.is_up_to_date`. If one of the
+        conditions is not met, :meth:`read` may return something new for the follower."""
         leader, log = self._replica.leader, self._log
         if leader is None or self._snapshots is not None or log.is_offline:
             return False
@@ -151,8 +151,8 @@ class PartitionReader:
         return [bytes(view) for view in result.views]
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
-        """Return the error for a reader that is not a follower, is an earlier incarnation of a follower, or
-        has a diverging log. For any other reader, return None."""
+        """Return the error for a reader with a replica id that is not a follower's, for an earlier
+        incarnation of a follower, or for a reader with a diverging log. For any other reader, return None."""
         leader = self._replica.leader
         if (
             request.replica_id >= 0

@@ -36,7 +36,8 @@ class RemotePart(Protocol):
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """Return the first record in the remote part that has at least this timestamp and is below an offset.
+        """Return the first record in the remote part that has at least this timestamp and is below
+        ``before_offset``.
 
         Raises ``KafkaError`` if the remote tier cannot be read.
         """

@@ -98,7 +98,7 @@ class Waiter(Generic[K]):
         """The result: ``True`` when one of the keys woke the waiter, ``False`` when the time was over."""
 
     def add(self, keys: Iterable[K]) -> None:
-        """Wait for these keys, too. The call does nothing if the wait has ended."""
+        """Add keys to the keys of this wait. The call does nothing if the wait has ended."""
         if self._room is not None:
             self._room._enter(self, keys, self._places)
 

@@ -7,8 +7,9 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""If a reader has not used its rate for some time, it may use at most this much of the unused time later, in
-seconds. A reader needs this reserve, because timers fire late and repeated requests arrive late.
+"""If a reader has read less than its rate allows, it may read the rest later. The rest is at most the bytes
+of this time, in seconds. A reader needs this reserve, because timers fire late and repeated requests arrive
+late.
 """
 
 

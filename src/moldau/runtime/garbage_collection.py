@@ -41,8 +41,8 @@ CYCLES_WORTH_IT: Final = 1_000
 objects in dead cycles since the last full collection. For fewer objects, it is not worth its cost.
 """
 CYCLES_SHARE: Final = 0.05
-"""A second minimum for the same number of objects in dead cycles. It is a share of the process's memory
-blocks, because a collection of more blocks takes longer (200 ms for a million blocks).
+"""A second minimum for the number of objects in dead cycles, as in ``CYCLES_WORTH_IT``. It is a share of the
+process's memory blocks, because a collection of more blocks takes longer (200 ms for a million blocks).
 """
 
 

@@ -99,8 +99,8 @@ def is_whole_cluster(config: BrokerConfig) -> bool:
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether this broker moves the records of diskless partitions that it leads from the WAL to the remote
-    tier."""
+    """Whether this broker has diskless and tiered storage, so that the records of diskless partitions can be
+    moved from the WAL to the remote tier."""
     return config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
 
 

@@ -41,7 +41,7 @@ class StuckError(SystemExit):
 
 @contextmanager
 def patience(cpu_s: float) -> Iterator[None]:
-    """Raise :class:`StuckError` in the running code after this much CPU time.
+    """Raise :class:`StuckError` in the running code after ``cpu_s`` seconds of CPU time.
 
     The limit is CPU time and not wall time, so that a busy machine does not make a run fail. Only the main
     thread gets signals, so there is no limit in another thread.

@@ -155,7 +155,7 @@ def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
     topic = request.source.topic
     while True:
         last = folder.last_plan()
-        bounds = request.find_bounds()  # read after the plan, so that no end offset is too old
+        bounds = request.find_bounds()  # read after the plan, so no end offset is before the plan's end
         if last is not None:
             _check_same_topic(last, topic, bounds.topic_id, folder.path)
             written += _finish(last, request, folder)

@@ -27,7 +27,8 @@ Covered: TypeAlias = Mapping[int, ExportedSpan]
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """The position in the topic where a table starts. If no field is set, it is the first record."""
+    """The position in the topic where a table starts. If no field is set, the table starts at the first
+    record."""
 
     latest: bool = False
     offset: int | None = None
@@ -101,7 +102,8 @@ class NextRound(NamedTuple):
 def next_round(
     topic: str, covered: Covered, bounds: Bounds, starts: Mapping[int, int] | None, *, may_lose: bool
 ) -> NextRound:
-    """Ranges of the next round: the new offsets. If ``starts`` contains earlier offsets, these are included.
+    """Ranges of the next round: the offsets that are not in the table yet. If ``starts`` has an offset before
+    the table's first offset, the offsets between them are included.
 
     An empty table begins at ``starts``, or at the first records if ``starts`` is not given. Partitions that
     are added later begin at their first record. Raises :class:`ToolError` when records were deleted before

@@ -71,7 +71,7 @@ class ParquetUnits:
     source: TopicSource
     folder: str
     scratch: str
-    """Folder for unfinished files, on the same file system."""
+    """Folder for unfinished files, on the file system of ``folder``."""
     dead_folder: str
     values: ValueFormat = RAW
 

@@ -49,7 +49,8 @@ class BrokerReader:
         self._where = f"{source.topic}-{wanted.partition}"
         self._rack = source.rack
         self._near: int | None = None
-        """The broker of the rack that the leader has named; ``None`` if the leader itself is asked."""
+        """The broker in the task's rack to which the leader has redirected this reader; ``None`` while this
+        reader fetches from the leader."""
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
         """Batches with the range's records. The first and the last batch may extend beyond the range.
@@ -112,8 +113,9 @@ class BrokerReader:
         return data
 
     def _is_redirected(self, data: PartitionData) -> bool:
-        """Whether the response only names a broker of the rack. The next request goes to this broker. But if
-        a broker of the rack itself names a broker, the next request goes to the leader."""
+        """Whether the response names another broker, and has no records. If the leader names a broker of the
+        rack, the next request goes to this broker. If the broker of the rack names a broker, the next request
+        goes to the leader."""
         if data.preferred_read_replica < 0:
             return False
         if self._near is None:

@@ -131,7 +131,7 @@ def decode_found(
 
     A partition has at most one range. Control batches are skipped. Raises
     :class:`moldau.records.errors.CorruptRecordError` for a wrong CRC and :class:`InvalidRecordError` for
-    records that do not fit their batch, or a timestamp outside the range of microseconds.
+    malformed records, and for a timestamp that a 64-bit number of microseconds cannot represent.
     """
     ranges = {one.partition: one for one in wanted}
     schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])
@@ -319,8 +319,8 @@ def _read_spans(data: Bytes, positions: Longs, ends: Longs) -> tuple[Spans, Long
 
 
 def _read_headers(data: Bytes, positions: Longs, ends: Longs, counts: Longs) -> tuple[Spans, Spans, Longs]:
-    """Names and values of all headers, record by record. The positions show where the headers of each record
-    end."""
+    """The names and the values of all headers, record by record, and the position after the headers of each
+    record."""
     total = int(counts.sum())
     names, values = _empty_spans(total), _empty_spans(total)
     if not total:

@@ -11,7 +11,8 @@ from moldau.pipeline.reading.wal import WalReader
 
 
 def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: float = 30.0) -> Bounds:
-    """The topic's current offsets. With ``committed_only`` they end at the first open transaction."""
+    """The topic's current first and end offsets. With ``committed_only`` the ranges end at the first open
+    transaction."""
 
     async def attempt() -> Bounds:
         async with connected(bootstrap, timeout_s) as client:

@@ -13,15 +13,15 @@ from moldau.objects.storage import ObjectNotFoundError, ObjectStorage, StorageEr
 from moldau.runtime.machine import Machine
 
 RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
-"""Few retries are enough, because a failing task can still read through a broker."""
+"""Few retries are enough, because a task that cannot read an object can still read through a broker."""
 
 
 class RangeReader(Protocol):
     """Reads byte ranges of objects."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Return exactly ``size`` bytes. Raises :class:`StorageError`, also if the object does not exist any
-        more."""
+        """Return exactly ``size`` bytes. Raises :class:`StorageError`, for example if the object does not
+        exist any more."""
         ...
 
 

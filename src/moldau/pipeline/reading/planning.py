@@ -34,13 +34,13 @@ class TopicSource:
     tier: Tier | None = None
     """Place of the topic's remote segments; ``None`` if their records are read through the brokers."""
     rack: str = ""
-    """Rack of the task. Records that come from brokers come from a broker of this rack, if the leader of the
-    partition names one (KIP-392)."""
+    """Rack of the task. A read through brokers uses a broker of this rack, if the leader of the partition
+    names one (KIP-392)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The state of a topic at one moment: its id, and for each partition the first and the next offset."""
+    """The state of a topic at one moment: its id, and the first and the end offset of each partition."""
 
     topic_id: str
     starts: Mapping[int, int]

@@ -54,7 +54,8 @@ class TierPartitionReader:
         self._where = f"{source.topic}-{wanted.partition}"
         self._vanished = 0
         self._listed: list[TierPart] = []
-        """All offsets from the position on that are in the tier, and the segments to read them from."""
+        """The parts of the last listing, which go from the read position at that time to the end of the
+        tier."""
         self._aborted: AbortedRanges | None = None
         """The aborted transactions of the offsets up to the next gap between segments; ``None`` until they
         are needed."""
@@ -173,7 +174,7 @@ class TierPartitionReader:
 
     async def _find_aborted(self, ranges: RangeReader) -> bool:
         """Find the aborted transactions of the offsets up to the next gap between segments. Returns False if
-        only the leader knows them.
+        they are not known, because the request to the leader failed or the response was not complete.
 
         The response of a leader contains only transactions that begin before the requested offset or soon
         after it. Therefore the transactions after a gap are requested only after the gap was read.

@@ -45,8 +45,8 @@ class Tier(NamedTuple):
 
 
 async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
-    """The tier of a cluster. ``None`` if the cluster uses another storage manager, because then only brokers
-    can read its objects.
+    """The tier of a cluster. ``None`` if the cluster does not use the built-in storage manager, because then
+    only brokers can read the objects.
 
     By default segments are in the store of the WAL. Raises :class:`ToolError` when no store is known.
     """
@@ -75,8 +75,8 @@ async def find_tier_access(
 ) -> Tier | None:
     """Access to the objects of a topic's remote segments.
 
-    Returns ``None`` for a topic without remote segments. It also returns ``None`` if only brokers can read
-    the segments, and logs a line.
+    Returns ``None`` for a topic without remote segments, and if only brokers can read the segments. If an
+    error is the reason, a line is logged.
     """
     try:
         if wal is None and await find_config(client, TOPIC_CONFIG, topic.name, TIERED) != "true":

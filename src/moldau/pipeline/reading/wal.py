@@ -37,7 +37,8 @@ READS_AHEAD: Final = 8
 BYTES_AHEAD: Final = 64 * 1024 * 1024
 FIRST_BATCHES: Final = 256
 ROUND_BATCHES: Final = 50_000
-"""Maximum number of coordinates that a task has in memory."""
+"""When a task has this number of coordinates in memory, it reads their batches before it requests more
+coordinates."""
 VANISHED_MAX: Final = 3
 """Maximum number of times that objects may be missing at one position. Each time, the coordinator is asked
 again. If objects are missing more often, the broker is used."""

@@ -1,4 +1,4 @@
-"""Sorts batches for reading, so that each object is requested only once. Pure."""
+"""Sorts batches for reading, so that an object is usually requested only once. Pure."""
 
 from collections import deque
 from collections.abc import Sequence

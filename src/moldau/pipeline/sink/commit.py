@@ -205,8 +205,8 @@ class SinkCommitter:
         named = await self._store.read(intent)
         if named is None:
             raise ToolError(f"{intent} was there and is gone: another driver is at the same query")
-        # If the store repeats a request whose response was lost, it reports that the object exists, although
-        # this driver created it. The content shows whether this is the case.
+        # If the store's client repeats a request whose response was lost, the store reports that the object
+        # exists, although this driver created it. The content shows whether this is the case.
         if named.decode() != key:
             await self._store.delete([key])
         return _Named(named.decode(), generation, is_ours=named.decode() == key)

@@ -1,5 +1,5 @@
-"""The store of a sink's objects. There are two ways to write an object: it is written as a whole, or only its
-first writer can create it."""
+"""The store of a sink's objects. There are two ways to write an object: ``put`` replaces an existing object,
+and ``create`` succeeds only for the first writer."""
 
 import asyncio
 import contextlib

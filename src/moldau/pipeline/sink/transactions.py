@@ -15,9 +15,9 @@ once, even if a driver is killed at any step or if two drivers run. Spark writes
 batch to the checkpoint before it runs the batch. So the batch id in the record identifies the source's
 offsets.
 
-Each batch writes the record, also a batch without rows. The record of the previous batch can be missing for
-two reasons. Its offset has expired, or earlier batches were written without transactions. The driver cannot
-know then whether the batch was written, so it raises an error.
+Each batch writes the record, even if the batch has no rows. The record of the previous batch can be missing
+for two reasons. Its offset has expired, or earlier batches were written without transactions. The driver
+cannot know then whether the batch was written, so it raises an error.
 """
 
 import contextlib

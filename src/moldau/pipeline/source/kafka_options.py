@@ -1,8 +1,8 @@
 """Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. Pure.
 
-The connector passes every such option to a Kafka client. Moldau does not use that client, so there are three
-kinds of configurations. Some have the same effect in Moldau. Some are accepted and ignored, because they do
-not change the result. All others are refused with a reason.
+Spark's Kafka connector passes every such option to a Kafka client. Moldau does not use that client, so there
+are three kinds of configurations. Some have the same effect in Moldau. Some are accepted and ignored, because
+they do not change the result. All others are refused with a reason.
 """
 
 import difflib

@@ -72,8 +72,8 @@ TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """A position that is the first record at or after a time, in milliseconds since the epoch. There is one
-    time for all partitions, or one time for each partition."""
+    """A position by time: the first record whose timestamp is at or after the time. There is one time for all
+    partitions, or one time for each partition. Times are in milliseconds since the epoch."""
 
     everywhere: int | None = None
     by_partition: TopicOffsets = field(default_factory=dict)

@@ -122,7 +122,7 @@ async def _pin_topic(client: Client, options: SourceOptions, found: ChosenTopic)
 async def _bounds(
     client: Client, options: SourceOptions, found: ChosenTopic
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """First and next offsets. First offsets are requested before next offsets, so that no range begins after
+    """First and end offsets. First offsets are requested before end offsets, so that no range begins after
     its end."""
     firsts = await first_offsets(client, found)
     return firsts, await end_offsets(client, options, found)
@@ -152,7 +152,7 @@ async def first_offsets(client: Client, found: ChosenTopic) -> dict[int, int]:
 
 
 async def end_offsets(client: Client, options: SourceOptions, found: ChosenTopic) -> dict[int, int]:
-    """Next offsets; with ``committed_only`` up to the first open transaction."""
+    """End offsets by partition. With ``committed_only`` a partition ends at its first open transaction."""
     asked = dict.fromkeys(found.partitions, cluster.LATEST)
     rows = await client.offsets(found.topic, asked, committed_only=options.committed_only)
     return {partition: row.offset for partition, row in rows.items()}

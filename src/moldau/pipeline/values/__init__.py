@@ -1,2 +1,2 @@
-"""Converts record values to bytes, or to columns if they are JSON or Avro. This package also changes these
-columns when the values change."""
+"""Converts record values to columns: raw values to one column of bytes, JSON and Avro values to typed
+columns. This package also changes these columns when the values change."""

@@ -2,8 +2,8 @@
 
 The given schema is the reader's schema, which determines the columns. Records may be written with other
 schemas. Such a record begins with the header of Confluent's serializers: a zero byte, then the id of the
-writer's schema in four bytes, big endian. If the writer's schema with this id is given, too, Avro's own rules
-resolve the difference.
+writer's schema in four bytes, big endian. If the caller gives the writer's schema with this id, Avro's own
+rules resolve the difference between the two schemas.
 """
 
 import io

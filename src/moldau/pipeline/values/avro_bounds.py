@@ -16,7 +16,8 @@ from moldau.pipeline.values.avro_schemas import RECORDS, Schema, parse
 
 LEVELS_MAX: Final = 200
 ITEMS_MAX: Final = 100_000
-"""Maximum number of items without bytes in a value. The maximum grows by one for each byte of the value."""
+"""Maximum number of items in a value that are encoded in no bytes, such as nulls. The maximum grows by one
+for each byte of the value."""
 _SIZES: Final = {"null": 0, "float": 4, "double": 8}
 _INT_BITS: Final = 32
 _LONG_BITS: Final = 64
@@ -92,7 +93,7 @@ class _Walk:
         if name in self._records:
             fields = self._records[name]
         else:
-            fields = self._records[name] = []  # stored now, because a field may have this type
+            fields = self._records[name] = []  # stored before its fields, because a field may have this type
             fields.extend([self._of(one["type"]) for one in found["fields"]])
 
         def skip(value: bytes, at: int, level: int) -> int:

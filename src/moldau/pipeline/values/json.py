@@ -125,7 +125,8 @@ def _too_deep(values: pa.Array) -> list[int]:
 
 
 def _no_text(values: pa.Array) -> list[int]:
-    """Rows of values that are not UTF-8. The whole value must be UTF-8, also the members without a column."""
+    """Rows of values that are not UTF-8. The whole value must be UTF-8, including the members without a
+    column."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -31,7 +31,7 @@ def parse(lines: pa.Buffer, count: int, columns: pa.DataType) -> pa.Array:
         ),
     ).combine_chunks()
     assert table.num_rows == count
-    table.validate(full=True)  # the text must be UTF-8, too
+    table.validate(full=True)  # checks that all text is UTF-8
     arrays = [table.column(field.name).combine_chunks() for field in columns]
     return pa.StructArray.from_arrays(arrays, fields=list(columns))
 

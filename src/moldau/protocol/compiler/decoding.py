@@ -73,7 +73,8 @@ def decode_from(
 
 
 def decode(cls: type[M], version: int, buffer: Buffer) -> M:
-    """Decode a message that fills ``buffer``. Only its records are views of the buffer."""
+    """Decode a message that fills ``buffer``. Its records are views of the buffer; all other values are
+    copied."""
     message, position = decode_from(cls, version, buffer)
     if position != len(buffer):
         raise ProtocolError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes are left over")
@@ -83,8 +84,8 @@ def decode(cls: type[M], version: int, buffer: Buffer) -> M:
 def decode_leading(cls: type[M], version: int, buffer: Buffer, left: int = UNBOUNDED) -> M:
     """Decode a message at the start of ``buffer``. Bytes after the message are ignored.
 
-    Requests need this rule. librdkafka sends Metadata 13 for all topics with three bytes too many, and Kafka
-    ignores these bytes.
+    Requests need this rule. If librdkafka requests all topics with Metadata 13, it sends three bytes too
+    many, and Kafka ignores these bytes.
     """
     return decode_from(cls, version, buffer, 0, left)[0]
 
@@ -155,8 +156,8 @@ class _DecoderSource:
         self.lines += [indent + text for text in after]
 
     def size(self, short: bool, nullable: bool, what: str) -> str:
-        """Read a length into a new variable. It is the size, or -1 for null. Null is refused unless the field
-        is nullable."""
+        """Add lines that read a length into a new variable. Returns the name of the variable, which is the
+        size, or -1 for null. The lines refuse null unless the field is nullable."""
         size = self.variable("size")
         if self.flexible:
             self.line(f"{size} = buffer[p]; p += 1")

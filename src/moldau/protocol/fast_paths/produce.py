@@ -13,8 +13,8 @@ from struct import error as StructError
 from typing import TypeAlias
 
 FIRST_LONE_VERSION = 9
-"""The first version with this shape. The shape needs flexible versions (KIP-482). The general handler serves
-older clients."""
+"""The first version of Produce in which requests can have the lone shape. The shape needs flexible versions
+(KIP-482). The general handler serves older clients."""
 TOPIC_ID_VERSION = 13
 
 LoneRequest: TypeAlias = tuple[int, int, bytes, int, memoryview]

@@ -2,8 +2,8 @@
 
 The messages of an API are in one of two places:
 
-- in the module that declares its call, as in ``moldau.diskless.reading.rack_call``. This module then has one
-  call;
+- in the module that declares its call, as in ``moldau.diskless.reading.rack_call``. Such a module declares a
+  single call;
 - in ``own/<room>/<name>.py``. This is necessary if a module declares several calls. It is also necessary if a
   package on a lower floor than the package of the call uses the messages. The controller is such a package.
 

@@ -393,7 +393,7 @@ class ChunkRecord(Message):
 class ChunkChangeRecord(Message):
     """A change of the replicas of an inactive chunk (KIP-1114). Null means no change.
 
-    Empty replicas remove the chunk.
+    An empty list of replicas removes the chunk.
     """
 
     API_KEY = 11141

@@ -249,7 +249,8 @@ class RaftCore:
         self.send(node_id, request, self.settings.fetch_max_wait_ms)
 
     def commit_up_to(self, offset: int) -> None:
-        """Advance the commit offset. If the new offset is not higher, nothing happens."""
+        """Advance the commit offset to ``offset``. If the commit offset is already that high, nothing
+        happens."""
         if offset > self.commit_offset:
             self.commit_offset = offset
             self.emit(CommitAdvanced(offset))
@@ -275,7 +276,8 @@ class RaftCore:
         return True
 
     def observe(self, epoch: int, leader_id: int | None) -> None:
-        """Use the epoch and the leader that another replica has sent, if they are newer."""
+        """Use the epoch and the leader that another replica has sent, if they are newer than this
+        replica's."""
         if leader_id == self.local.id and epoch >= self.epoch:
             # The other replica names this node as the leader. This node led that epoch before it lost its
             # disk, so the epoch has no leader now, and another election must follow.

@@ -125,8 +125,8 @@ class VoterSet:
         return tuple(voter_id for voter_id in self._voters if voter_id != local_id)
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether this replica is a voter. The directory of the replica and of the voter must be equal,
-        unless one of the two is unknown."""
+        """Whether this replica is a voter. The directories of the replica and of the voter must be equal,
+        unless one of them is unknown."""
         voter = self._voters.get(key.id)
         return voter is not None and voter.key.is_same_replica(key)
 

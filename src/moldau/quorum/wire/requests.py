@@ -248,7 +248,8 @@ class RequestCodec:
         )
 
     def _only(self, topics: object, name: object) -> object:
-        """Find the partition of a request. The request must contain this partition and no other partition."""
+        """Find the row of this codec's partition in a request. Raises ``KafkaError`` if the request does not
+        contain exactly this partition."""
         if isinstance(topics, list | tuple) and len(topics) == 1 and name == self.topic:
             partitions = topics[0].partitions
             if len(partitions) == 1:

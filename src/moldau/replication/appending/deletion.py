@@ -25,7 +25,8 @@ class RecordDeletion:
         the lowest log start of all replicas.
 
         Followers get the new start with their next fetch. Followers on fenced brokers are ignored. Raises
-        ``KafkaError``, also when the leadership ends in the meantime. The caller limits the waiting time.
+        ``KafkaError``, for example when the leadership ends in the meantime. The caller limits the waiting
+        time.
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)

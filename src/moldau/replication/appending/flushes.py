@@ -44,7 +44,8 @@ class FlushQueue:
         return answer
 
     def begin(self) -> None:
-        """Flush until no further flush is needed."""
+        """Start a task that flushes until no further flush is needed. Do nothing if the task is already
+        running."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="flush.messages")
 

@@ -140,7 +140,8 @@ class LeaderReplica:
         self._joining: set[int] = set()
         self._bounding: tuple[int, ...] = ()
         self.alone = False
-        """Whether an append moves the watermark immediately, because there is no other replica."""
+        """Whether an append moves the watermark immediately, because it needs neither another replica nor a
+        sync."""
         self._bounds_changed()
 
     # -- the log --------------------------------------------------------------------------------
@@ -376,7 +377,8 @@ class LeaderReplica:
     def has_enough_in_sync(self) -> bool:
         """Whether a write with acks=all is accepted.
 
-        Under Kafka's policy, a write is also accepted if all replicas are in sync.
+        At least ``min.insync.replicas`` replicas must be in sync. If the partition has fewer replicas, then
+        under Kafka's policy (WRITTEN) it is enough that all of them are in sync.
         """
         needed = self.min_in_sync
         if not self.policy.needs_min_in_sync_always:

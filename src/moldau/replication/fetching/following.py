@@ -105,7 +105,7 @@ class Following:
     def begins_inside(self, batches: bytes | memoryview) -> bool:
         """Whether the log is empty, and its first offset is inside the first of the fetched batches.
 
-        DeleteRecords may move the start of the leader's log into a batch. A follower that starts over at this
+        DeleteRecords may move the start of the leader's log into a batch. A follower whose log begins at this
         offset gets the whole batch.
         """
         log = self._log
@@ -117,8 +117,8 @@ class Following:
     async def begin_with(
         self, leader_epoch: int, batches: bytes, *, high_watermark: int, log_start_offset: int
     ) -> None:
-        """Start the empty log over at the beginning of the first fetched batch, and append the batches as
-        :meth:`append` does."""
+        """Move the start of the empty log back to the beginning of the first fetched batch, and append the
+        batches as :meth:`append` does."""
         follower = self._follower(leader_epoch)
         first = next(header for _, header in iter_headers(memoryview(batches)))
         await self._cut(follower, self._log.truncate_fully_and_start_at(first.base_offset))

@@ -32,14 +32,15 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
-"""These requests have the replica id of a client, because only fetches may report a replica's progress to the
-leader."""
+"""The replica id in the requests of this module. It is the id of a client, because only fetches may report a
+replica's progress to the leader."""
 
 
 async def begin_behind_remote(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, log_start_offset: int
 ) -> None:
-    """Start the log over at the leader's local log start, or after the segment that contains that offset.
+    """Drop the follower's log, and begin it again after the remote segment that contains the last record
+    before the leader's local log start.
 
     ``log_start_offset`` is the leader's log start. Raises ``KafkaError`` while this is not possible, for
     example because the remote metadata arrive late or the store fails.

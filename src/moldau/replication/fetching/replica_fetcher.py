@@ -44,7 +44,7 @@ HURRY_S: Final = 0.05
 """Time in seconds for which a new partition waits for the request in flight. After this time the request is
 cancelled, so that a new request can include the partition."""
 HURRIES_MAX: Final = 5
-"""Number of consecutive errors of a partition. After these errors, no more requests are cancelled for this
+"""Number of consecutive errors of a partition after which no more requests are cancelled for this
 partition."""
 THROTTLED_S: Final = 0.1
 """Pause in seconds after which a throttled follower checks its quota again."""
@@ -146,7 +146,7 @@ class ReplicaFetcher:
         return self._followed[key].partition
 
     def add(self, partition: ClassicPartition) -> None:
-        """Follow a partition, beginning at the end of its log."""
+        """Follow a partition, beginning at the end of the log on this broker."""
         self._release(partition.key)
         self._followed[partition.key] = _Followed(partition)
         self._session.add(partition.key)
@@ -352,8 +352,9 @@ class ReplicaFetcher:
         return info.size_bytes
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
-        """Handle a leader whose log does not contain the end of this log. Start over at the start of the
-        leader's log, or truncate this log at the end of the leader's log."""
+        """Handle a leader whose log does not contain the end of this log. If the leader's log begins after
+        that end, drop this log and begin at the start of the leader's log. If the leader's log ends before
+        that end, truncate this log at the end of the leader's log."""
         start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
         if start > sent.offset:
             logger.warning(

@@ -61,8 +61,8 @@ class DescriptorCache:
     """
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
-        """``limit`` returns the maximum number of descriptors. It is called each time a file is opened. Files
-        that are in use are never closed, so the number of open files may be above the limit."""
+        """``limit`` returns the maximum number of descriptors. It is called each time a file is opened. The
+        descriptor of a file in use is never closed, so the number of descriptors may be above the limit."""
         self._limit = limit
         self._lock = threading.RLock()
         self._holders: OrderedDict[Holder, None] = OrderedDict()

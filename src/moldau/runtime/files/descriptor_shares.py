@@ -6,8 +6,8 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 OPEN_FILES_MIN: Final = 256
-"""A node with a lower limit does not start. Its own files and sockets would leave too few descriptors for
-clients."""
+"""A node does not start if its limit of open files is below this number. Its own files and sockets would
+leave too few descriptors for clients."""
 
 _UNLIMITED: Final = 1 << 30
 

@@ -18,7 +18,7 @@ class Leaders(Protocol):
     """The coordinators of one kind on this broker. If this broker leads a partition of the kind's topic, it
     has a coordinator for this partition.
 
-    The methods are called once at the begin and once at the end of each term of leadership. The caller
+    The methods are called once at the beginning and once at the end of each term of leadership. The caller
     ignores changes of leadership that arrive too late (``coordinators/terms.py``).
     """
 

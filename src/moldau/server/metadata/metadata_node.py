@@ -130,7 +130,7 @@ class MetadataNode:
         """Wait until this node's image has every record that was committed at the time of the call.
 
         This node gets the end of the committed records from the quorum's leader. Raises ``KafkaError`` while
-        the leader does not answer.
+        the leader does not answer, and ``TimeoutError`` if the records do not arrive in time.
         """
         if self.driver.is_leader:
             committed_end = self.driver.describe().high_watermark

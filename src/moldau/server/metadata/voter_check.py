@@ -25,7 +25,7 @@ class VoterCheck:
         self._client = client
 
     async def __call__(self, request: AddRaftVoterRequest, image: Callable[[], MetadataImage]) -> None:
-        """Raises ``KafkaError`` with a sentence for the operator.
+        """Raises ``KafkaError``, with a sentence for the operator, if the controller must not become a voter.
 
         ``image`` returns the active controller's image. It includes changes that are decided but not
         committed yet.

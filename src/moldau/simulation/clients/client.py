@@ -85,7 +85,8 @@ class SimulatedClient:
     """Common base of producers and consumers. It finds leaders and retries."""
 
     others: Sequence[Bootstrap] = ()
-    """Further bootstrap brokers. For each connection, one of all bootstrap brokers is chosen."""
+    """Further bootstrap brokers, besides ``bootstrap``. For each connection, the client chooses one of all
+    these brokers."""
 
     def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
         self.name = name

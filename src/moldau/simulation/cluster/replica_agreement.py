@@ -22,7 +22,8 @@ from moldau.records.batch import iter_headers
 from moldau.simulation.history import History
 
 STATES_KEPT: Final = 400
-"""Number of offsets whose states are kept. If a replica is further behind, its state is not compared."""
+"""Number of offsets whose states are kept. If the state at the offset of a replica is no longer kept, the
+replica's state is not compared."""
 
 
 class Batch(NamedTuple):

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S: Final = 0.02
 """Interval of the checks, in virtual time."""
 _LOOKS_MAX: Final = 1_000
-"""Number of checks for which a snapshot must wait. On a disk that sometimes fails, some checks fail."""
+"""Maximum number of check intervals for which the deletion of records before a snapshot waits. On a disk that
+sometimes fails, some checks fail."""
 
 
 class AgreementTally:
@@ -41,7 +42,7 @@ class AgreementTally:
         self.states = 0
         """Number of states that were compared."""
         self.generations = 0
-        """Number of complete generations of groups that were compared. Each compared state counts again."""
+        """Sum, over all compared states, of the number of complete generations of groups in the state."""
         self.gaps = 0
         """Number of logs that a snapshot had shortened before the reference had replayed them. The check of
         such a log ends.

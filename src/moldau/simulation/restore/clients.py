@@ -116,7 +116,8 @@ class GroupProgress(GroupClient):
         self.disconnect()
 
     async def check(self, losses: "Losses") -> None:
-        """Check that the group's offset is not lower than an acknowledged commit that no restore has lost."""
+        """Check that the group's offset is not lower than the offset of an acknowledged commit that no
+        restore has lost."""
         while (found := await self._committed()) is None:
             self.disconnect()
             await self.pause()

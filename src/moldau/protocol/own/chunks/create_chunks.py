@@ -28,9 +28,11 @@ class CreateChunksTopicPartition(Message):
     topic_id: UUID = wire("uuid", default=ZERO_UUID, tag=0)
     leader_epoch: int = wire("int32", default=-1, tag=1)
     partition_epoch: int = wire("int32", default=-1, tag=2)
-    """The epoch in the leader's metadata. The controller refuses the request when its own epoch differs."""
+    """The partition epoch in the leader's metadata. The controller refuses the request when the partition
+    epoch in its own metadata differs."""
     in_sync: Sequence[int] = wire(["int32"], default=(), tag=3)
-    """The brokers that have acknowledged the hand-over. They are the first in-sync replicas."""
+    """The brokers that have acknowledged the hand-over. The new chunk begins with them as its in-sync
+    replicas."""
     max_timestamp: int = wire("int64", default=-1, tag=4)
     """The largest timestamp in the chunk that ends. It is -1 if the chunk's records have no timestamps."""
     size_bytes: int = wire("int64", default=0, tag=5)

@@ -61,7 +61,7 @@ class StoreChunkSegmentResponse(Message):
     """Whether the segment contains markers of aborted transactions."""
     leader_epochs: Sequence[StoredSegmentEpoch] = wire([StoredSegmentEpoch], default=())
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """The result of the storage manager that has stored the segment."""
+    """The custom metadata that the storage manager returned after it stored the segment."""
 
 
 REQUEST = StoreChunkSegmentRequest

@@ -17,7 +17,7 @@ class ConsolidationCopy(Message):
     leader_epoch: int = wire("int32")
     segment_id: UUID = wire("uuid")
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """Custom metadata of the storage manager. They contain the copy attempt whose objects form the segment.
+    """Custom metadata of the storage manager. They identify the copy attempt whose objects form the segment.
     """
 
 

@@ -1,5 +1,5 @@
-"""DisklessPrune: remove offsets that are in remote storage from the WAL of partitions. A coordinator does
-this only if the partition's WAL still begins at the offset in the request."""
+"""DisklessPrune: remove offsets from the WAL of partitions, because these offsets are in remote storage. A
+coordinator does this only if the partition's WAL still begins at the offset in the request."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,5 +1,5 @@
-"""TieredDescribeTopics: get the offsets, sizes and numbers of remote segments of the partitions that a broker
-leads, for tools."""
+"""TieredDescribeTopics: get the offsets of the partitions that a broker leads, and the sizes and numbers of
+their remote segments, for tools."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -12,8 +12,8 @@ from moldau.runtime import ErrorCode
 class TieredDescribedPartition(Message):
     partition_index: int = wire("int32")
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """REPLICA_NOT_AVAILABLE means that the partition's remote metadata are loading. Only offsets are set in
-    this case."""
+    """REPLICA_NOT_AVAILABLE means that the partition's remote metadata are loading. In this case the offsets
+    are set, and the sizes and numbers of segments are not set."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     log_start_offset: int = wire("int64", default=-1)
     local_log_start_offset: int = wire("int64", default=-1)

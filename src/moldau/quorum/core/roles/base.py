@@ -65,7 +65,7 @@ class Role:
         """Handle a failed request of this role. The peer is down, unreachable or too slow."""
 
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
-        """Handle a fetch that has the current epoch. Only a leader answers it."""
+        """Handle a fetch that has the current epoch. Every role except the leader refuses it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
@@ -73,7 +73,7 @@ class Role:
         )
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
-        """Handle a snapshot fetch that has the current epoch. Only a leader answers it."""
+        """Handle a snapshot fetch that has the current epoch. Every role except the leader refuses it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         response = FetchSnapshotResponse(
@@ -82,7 +82,8 @@ class Role:
         core.emit(SendReply(request_id, response))
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
-        """Handle a change of the voters that has the current epoch. Only a leader answers it."""
+        """Handle a change of the voters that has the current epoch. Every role except the leader refuses
+        it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(

@@ -12,8 +12,8 @@ from moldau.protocol.schema import parse_versions
 
 
 class OwnApiHandlers:
-    """Answers DescribeOwnApis for a listener. Every client may call it, because a caller must know the
-    versions first."""
+    """Answers DescribeOwnApis for a listener. Every client may call it, because a caller needs the versions
+    before it can make any other call."""
 
     def __init__(self, served: Callable[[], Iterable[int]]) -> None:
         """``served`` returns the API keys of the listener, including Kafka's."""

@@ -61,7 +61,8 @@ class Participation(NamedTuple):
 
 
 Verify = Callable[[Participation], Awaitable[None]]
-"""Returns when a partition belongs to the transaction. Otherwise raises ``KafkaError``."""
+"""Waits until it is certain that a partition belongs to the transaction. Raises ``KafkaError`` if it does not
+belong to the transaction."""
 
 
 class TransactionalHandlers:

@@ -229,7 +229,8 @@ class ChunkPeers:
 
     async def loads(self) -> dict[int, int]:
         """Return the number of bytes on each active broker, in its logs and in its inactive chunks. If the
-        size of a broker's logs is not known, the broker gets the number of the broker with the most bytes."""
+        size of a broker's logs is not known, its logs count as many bytes as the largest known logs of a
+        broker."""
         image = self._view.image
         active = [each.broker_id for each in image.brokers.values() if each.is_active]
         sizes = await asyncio.gather(*map(self._log_bytes, active), return_exceptions=True)

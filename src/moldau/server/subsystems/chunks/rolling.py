@@ -29,7 +29,7 @@ CHECK_MS: Final = 2_000
 LOAD_AGE_S: Final = 30.0
 """Time in seconds after which the number of bytes on each broker is requested again."""
 RETRY_S: Final = 30.0
-"""Pause in seconds after a failed creation, before the chunk of the partition is created again."""
+"""Pause in seconds after a failed creation of a chunk, before another attempt for the same partition."""
 
 Loads = Callable[[], Awaitable[dict[int, int]]]
 """Returns the bytes on each active broker."""
@@ -132,5 +132,6 @@ def _begun_ms(partition: ClassicPartition, metadata: PartitionRegistration) -> i
 
 
 def _led(topic: Topic, without: int) -> Counter[int]:
-    """The number of partitions that each broker leads, except one partition."""
+    """The number of the topic's partitions that each broker leads. The partition ``without`` is not
+    counted."""
     return Counter(each.leader for index, each in enumerate(topic.partitions) if index != without)

@@ -107,8 +107,8 @@ class ChunksSubsystem(Subsystem):
         return ChunkTiering(tiered, self.peers, self._kind.registration_of)
 
     def _connect_copies(self) -> None:
-        """Connect the copies with the calls of other brokers, and register the gauges of this broker's
-        chunks."""
+        """Set the callbacks between the objects that read, copy and serve chunks, and register the gauges of
+        this broker's chunks."""
         self.peers.on_unreadable = self._copies.unreadable
         self._copies.check_topic = self._service.check_tier
         registry, copies = self._context.meters.registry, self._copies

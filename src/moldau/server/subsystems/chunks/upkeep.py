@@ -372,8 +372,8 @@ class ChunkCopies:
     # -- lookups --------------------------------------------------------------------------------
 
     def _may_be_carved(self, own: _OwnChunk) -> bool:
-        """Whether this broker may already have the records of the chunk: the partition's old log is still to
-        become the chunk's log, or it may be in an offline folder."""
+        """Whether this broker may already have the records of the chunk. Either the partition's old log has
+        not become the chunk's log yet, or the chunk's log may be in an offline folder."""
         log = self._logs.get(own.name)
         is_older = log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset
         return is_older or not all(each.is_online for each in self._logs.directories)

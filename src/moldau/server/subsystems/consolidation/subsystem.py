@@ -170,7 +170,7 @@ class ConsolidationSubsystem(Subsystem):
         self._tiered.metadata.on_stop_partitions([_identity(partition)])
 
     def role_applied(self, partition: DisklessPartition) -> None:
-        """Follow the partition's role in the metadata. This broker either leads or follows the partition."""
+        """Notify the manager of the remote metadata that this broker leads or follows the partition."""
         name = _identity(partition)
         metadata = self._tiered.metadata
         if partition.is_leader:

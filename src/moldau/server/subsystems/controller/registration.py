@@ -62,7 +62,7 @@ class ControllerRegistrar:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller registration")
 
     async def close(self) -> None:
-        """Stop the registration. It may be called without :meth:`start`."""
+        """Stop the registration. This method may be called even if :meth:`start` was not called."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

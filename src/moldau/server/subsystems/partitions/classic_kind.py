@@ -26,8 +26,8 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 def _loop_clock() -> Callable[[], int]:
-    """The time of the running event loop, in milliseconds. The loop is found only once, because this takes
-    longer than to read the time."""
+    """Return a function that returns the time of the running event loop, in milliseconds. The loop is found
+    only once, because finding it takes longer than reading the time."""
     time_s = asyncio.get_running_loop().time
     return lambda: int(time_s() * 1000)
 

@@ -295,8 +295,8 @@ class PartitionHosting:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
         If this broker has not reported the directory of a replica to the controller yet, it reports the
-        directory now. The controller must know in which directory the replica is, to move the leadership away
-        from it.
+        directory now. The controller must know in which directory the replica is, so that it can move the
+        leadership to another replica.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):

@@ -69,7 +69,7 @@ class ReplicaMoves:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def resume_unfinished(self) -> None:
-        """Start the moves again that were interrupted when the last process ended."""
+        """Restart the moves that were interrupted when the last process ended."""
         unfinished, self._logs.unfinished_moves = self._logs.unfinished_moves, []
         for name, target in unfinished:
             code = await self.request(name, target)

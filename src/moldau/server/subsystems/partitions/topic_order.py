@@ -15,7 +15,7 @@ topics. The order of the topics then matters."""
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
-    """The topics with these names. If they have many partitions together, internal topics come first, because
+    """The topics with these names. If they have many partitions in total, internal topics come first, because
     clients of the other topics need the coordinators that use internal topics. Then small topics come before
     large topics."""
     topics = (image.topics.get(name) for name in names)
@@ -26,7 +26,7 @@ def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
 
 
 def without_leader(topic: Topic, leader: int) -> Topic:
-    """Return a copy of the topic in which this broker leads no partition."""
+    """Return a copy of the topic. In the copy, the broker ``leader`` leads no partition."""
     return replace(
         topic,
         partitions=tuple(

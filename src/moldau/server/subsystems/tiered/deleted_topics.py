@@ -9,8 +9,8 @@ from moldau.cluster.image.image import MetadataImage
 
 
 class DeletedTopics:
-    """Finds deleted topics. A topic is deleted if it is missing in the image for a grace period, and is then
-    also missing in an image that has all committed records."""
+    """Finds deleted topics. A topic counts as deleted if it is missing in the image for a grace period, and
+    is then also missing in an image that has all committed records."""
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""Maximum decompressed size of a batch in bytes. A read also ends when all batches that it has decompressed
-together reach this size."""
+"""Maximum decompressed size of a batch in bytes. A read also ends when the batches that it has decompressed
+reach this size in total."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:

@@ -190,7 +190,8 @@ def deletion_hold_ms(config: BrokerConfig) -> int:
 def deletion_grace_s(config: BrokerConfig) -> float:
     """Return the time for which a topic must be missing in the metadata before it may count as deleted.
 
-    A controller that lost its quorum resigns after one and a half fetch time-outs.
+    The time is two fetch time-outs. It must be longer than the time after which a controller that lost its
+    quorum resigns, which is one and a half fetch time-outs.
     """
     return 2 * config.integer("controller.quorum.fetch.timeout.ms") / 1000
 

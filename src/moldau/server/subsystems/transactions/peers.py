@@ -21,8 +21,8 @@ class BrokerPeers:
         self._rpc = RpcClient(entropy, client_id=f"transactions-{view.local_id}")
 
     async def send(self, broker_id: int, api_key: ApiKey, request: Any) -> Any:
-        """The response of a broker. The request is sent in the newest version that the broker supports.
-        Raises ``KafkaError`` if the broker does not respond."""
+        """The response of a broker. The request is sent in the newest version that Moldau supports. Raises
+        ``KafkaError`` if the broker does not support this version or does not respond."""
         broker = self._view.broker(broker_id, self._listener_name)
         if broker is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not in the cluster")

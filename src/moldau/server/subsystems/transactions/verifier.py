@@ -44,7 +44,8 @@ class TransactionVerifier:
 
     async def verify(self, wanted: Participation) -> None:
         """Wait until the coordinator has confirmed that the partition belongs to the transaction. Otherwise
-        raises ``KafkaError``."""
+        raises ``KafkaError``. With ``transaction.partition.verification.enable=false`` only a write that adds
+        its partition to the transaction is verified."""
         config, loop = self._config(), asyncio.get_running_loop()
         if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
             return

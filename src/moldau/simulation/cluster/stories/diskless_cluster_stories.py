@@ -241,7 +241,7 @@ class DisklessClusterStory:
         await self._check()
 
     def _begin_other_work(self) -> "Sequence[asyncio.Task[Any]]":
-        """Begin further work of clients, beside producers and consumers. It ends by itself."""
+        """Begin the work of clients that are neither producers nor consumers. The work ends by itself."""
         return ()
 
     def _violations(self) -> list[str]:

@@ -2,10 +2,11 @@
 store.
 
 Local segments are deleted within seconds. Therefore, if a follower was down, its log may end before the first
-local offset of its leader. The follower then restores its state from the remote tier. A new follower does the
-same, because replicas are also moved. At the end, the nodes are stopped one after another. While a node is
-stopped, every record is read from offset 0. The store must contain all segments of existing topics, and no
-other objects. The replicas of a partition must be equal in the range that all of them have in local segments.
+local offset of its leader. The follower then restores its state from the remote tier. Replicas are also
+moved, and a new follower restores its state in the same way. At the end, the nodes are stopped one after
+another. While a node is stopped, every record is read from offset 0. The store must contain all segments of
+existing topics, and no other objects. The replicas of a partition must be equal in the range that all of them
+have in local segments.
 """
 
 import asyncio

@@ -199,8 +199,8 @@ class SavedCluster:
         self, topic_id: UUID = TOPIC, producer_id: int = -1, *, age_ms: int = 0
     ) -> str:
         """Store a WAL object with one batch for partition 0 of a topic. With ``producer_id``, the batch
-        belongs to a transaction. Its footer and its key say that it was created ``age_ms`` ago. Returns the
-        object's key."""
+        belongs to a transaction. The footer and the key of the object say that the object was created
+        ``age_ms`` ago. Returns the object's key."""
         return await self.store_wal_batches({0: producer_id}, topic_id, age_ms=age_ms)
 
     async def store_wal_batches(

@@ -1,6 +1,6 @@
 """A restore commits no batch of an idempotent producer whose previous batches are missing.
 
-Such a batch may be a part of requests in flight. Its producer sends the missing batch again after the
+Such a batch may be one of several batches in flight. Its producer sends the missing batch again after the
 restore, and then also this batch. If the restore had committed it, the missing batch could not be appended
 before it any more, and the producer could not continue.
 """

@@ -102,7 +102,7 @@ def test_a_segment_that_readers_would_not_find_is_not_copied(tmp_path: Path, epo
         holder, metadata = Holder(leader_epoch=7), Metadata()
         task = TaskPartition(NAME, await leader(tmp_path, *epochs))
         with pytest.raises(RemoteStorageError, match="the leader epoch at offset 0 is another on broker 2"):
-            # A copy that never ends would be repeated forever.
+            # The time limit fails the test if the copy is repeated forever.
             await asyncio.wait_for(tiering(metadata, holder).copy(task), 10)
         assert holder.stored == []
 

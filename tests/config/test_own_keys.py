@@ -1,4 +1,5 @@
-"""A running node and a start accept the same values of Moldau's own keys: at, below and beyond each limit."""
+"""A node accepts the same values of Moldau's own keys at its start and while it runs: at, below and beyond
+each limit."""
 
 import pytest
 from kafka_verdicts import BASE, GOLDEN, Case, Key, as_mapping, read_table, values_of

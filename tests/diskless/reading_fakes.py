@@ -309,7 +309,8 @@ class ReadingBroker:
         own: bool = False,
         at_once: bool = False,
     ) -> str:
-        """Write an object with one batch for each row. Another broker writes it, or this broker with ``own``.
+        """Write an object with one batch for each row. With ``own``, this broker writes the object; otherwise
+        another broker.
 
         With ``at_once``, this broker's cacher gets the batches directly. In this case the call returns when
         the cacher has the batches.

@@ -25,7 +25,7 @@ NEXT_MOLDAU = (sys.executable, str(Path(__file__).parent / "next_version.py"))
 
 
 class Processes:
-    """The nodes of a cluster, each started by its properties file."""
+    """The nodes of a cluster. Each node is a process with its own properties file."""
 
     def __init__(self, folder: Path, roles: Mapping[int, str], properties: Mapping[str, str | int]) -> None:
         """``roles`` has ``process.roles`` by node id. ``properties`` are for all nodes."""

@@ -22,7 +22,7 @@ async def collect(storage: ObjectStorage, prefix: str, start_after: str = "") ->
 
 
 class SimulatedStorage:
-    """The simulation's object store as an instance of the protocol class."""
+    """The simulation's object store with the methods of ``ObjectStorage``."""
 
     def __init__(self, store: simulated.SimulatedObjectStore) -> None:
         self.store = store

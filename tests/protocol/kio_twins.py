@@ -42,7 +42,7 @@ def random_single(rng: random.Random, field: FieldLayout, version: int, flexible
         return random_message(rng, kind, version, flexible)
     if kind in INTEGER_BITS:
         if field.name.endswith("_ms"):
-            # kio does not support negative times except -1, times of 64 bits, or fractions of a second in a
+            # kio supports no negative times except -1, no times of 64 bits, and no fractions of a second in a
             # datetime.
             return rng.choice([0, 1000, 86_400_000, rng.randrange(2**31 // 1000) * 1000])
         top = 1 << (INTEGER_BITS[kind] - 1)

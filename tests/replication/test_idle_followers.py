@@ -1,5 +1,6 @@
 """A fetch of a follower that already knows everything is recorded without a read. The tests compare this
-short way with an ordinary read. The leader must know the same after both, and the read must have no news."""
+short way with an ordinary read. After both, the leader must have the same state, and the read must return
+nothing new."""
 
 import copy
 import pathlib

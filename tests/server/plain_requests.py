@@ -31,7 +31,7 @@ def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Re
 
 
 class Requests:
-    """One client of a node that is an asynchronous context manager. Each call uses its own connection."""
+    """A client of a node, for use with ``async with``. Calls at the same time use different connections."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")

@@ -71,7 +71,7 @@ def node() -> Scenario:
 
 
 def node_power() -> Scenario:
-    """A whole node that syncs every append. It must survive a loss of power, too."""
+    """A whole node that syncs every append. Unlike :func:`node`, it must also survive a loss of power."""
     return _node_scenario(
         _SYNCED, (Fault.KILL, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.PAUSE, Fault.CUT, Fault.RESET)
     )
@@ -110,7 +110,7 @@ def offsets() -> Scenario:
 
 
 def offsets_power() -> Scenario:
-    """Every append is synced. Therefore a loss of power loses no commit, either."""
+    """Every append is synced. Therefore a loss of power must not lose any commit."""
     faults = (Fault.KILL, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     return _offsets(_SYNCED, faults)
 
@@ -192,7 +192,7 @@ def _node_scenario(
 
 
 def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
-    """A scenario of :mod:`moldau.simulation.cluster.stories`, by the name of its function."""
+    """A scenario of ``module`` in :mod:`moldau.simulation.cluster.stories`, by the name of its function."""
 
     def scenario() -> Scenario:
         # This import is local, because the tiny node runs without the server.

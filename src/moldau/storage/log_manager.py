@@ -435,7 +435,8 @@ class LogManager:
         await self.removals.run_due()
 
     async def flush_due(self) -> None:
-        """Sync logs with a new segment or whose ``flush.ms`` has passed, and remove files that are due."""
+        """Sync the logs that have a new segment or whose ``flush.ms`` has passed. Remove files whose delay is
+        over."""
         for log in self:
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):

@@ -156,8 +156,8 @@ class Cluster:
         return self
 
     def add_controller(self, properties: Mapping[str, str] | None = None) -> int:
-        """Start another controller, as an observer of the quorum. Returns its id. ``properties`` are its
-        own properties.
+        """Start another controller, as an observer of the quorum. Returns its id. ``properties`` are configs
+        that only this controller has.
         """
         port = free_ports(SystemEntropy(), HOST, 1)[0]
         node_id = max(self.controllers) + 1
@@ -195,7 +195,7 @@ class Cluster:
 
     def isolate(self, node_id: int) -> None:
         """Disconnect a node from all other nodes in both directions. Connections break, and new connections
-        are refused.
+        fail.
 
         Clients can still reach the node.
         """

@@ -1,9 +1,9 @@
 """The remote log manager: it runs the tasks of each partition at their intervals, and limits the number of
 concurrent tasks.
 
-A leader copies and cleans up, and a follower monitors. Each task runs in rounds, with
-``remote.log.manager.task.interval.ms`` in between. After each failure the wait doubles, up to a limit, with
-jitter.
+A leader copies and cleans up, and a follower finds out which records are in the remote tier. Each task runs
+in rounds, with ``remote.log.manager.task.interval.ms`` in between. After each failure the wait doubles, up to
+a limit, with jitter.
 """
 
 import asyncio
@@ -137,8 +137,8 @@ class RemoteLogManager:
         """Run the tasks of a partition that this broker leads. ``copies`` is the negation of
         ``remote.log.copy.disable``. Repeated calls are allowed.
 
-        In a new epoch the tasks start over, because another broker may have led and done the same work. After
-        :meth:`close` the call is ignored, like :meth:`follow`.
+        In a new epoch the tasks begin again from the start, because another broker may have led and done the
+        same work. After :meth:`close` the call is ignored, like :meth:`follow`.
         """
         if self._is_closed:
             return

@@ -32,8 +32,8 @@ async def restore_start(
     begins at ``end_offset``.
 
     If epochs were lost, they are restored from the newest remote segment, which has the epochs of all earlier
-    offsets. The previous leader may have deleted segments without the knowledge of this replica. Such
-    segments do not belong to the log.
+    offsets. The previous leader may have deleted segments without the knowledge of this replica. The log's
+    start then moves past these segments.
     """
     if log.log_start_offset >= end_offset:
         log.restore_epochs(())

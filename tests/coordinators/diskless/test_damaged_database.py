@@ -30,7 +30,8 @@ async def fill(house: House) -> None:
 
 
 async def state(house: House) -> Any:
-    """All responses of the coordinator. While it rebuilds the file, the requests are repeated."""
+    """The responses of the coordinator to ``describe_topics`` and ``list_files``. While it rebuilds the file,
+    the requests are repeated."""
     async with asyncio.timeout(60):
         while True:
             try:

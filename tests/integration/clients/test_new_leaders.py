@@ -56,7 +56,8 @@ def test_a_producer_takes_the_leader_from_the_response() -> None:
             told = [bool(re.search(f"updated with leader {after[0]} and epoch", line)) for line in lines.all]
             asked = ["Received metadata" in line for line in lines.all]
             # On a busy machine, the response to an earlier request for metadata may name the new leader. The
-            # producer then writes to it at once, and the next swap shows more.
+            # producer then writes to it at once, and this swap shows neither of the two ways. So the next
+            # swap is tried.
             if any(told) or any(asked):
                 break
         del producer

@@ -33,7 +33,7 @@ RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class MovingHouse(House):
-    """A test environment with a replica of broker 11 that moves."""
+    """A test environment in which a replica of broker 11 moves."""
 
     index = 0
 

@@ -71,8 +71,8 @@ def diskless_disk() -> Scenario:
 def diskless_store() -> Scenario:
     """The object store is down, slow or throttled, sends only a part of a response, or does not respond."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
-    # A plug-in store may bill its requests, so the node closes few objects early. With this short interval,
-    # the other objects are also closed soon.
+    # A plug-in store may bill its requests, so the node closes few WAL objects before the end of the
+    # interval. The interval is short, so that the other objects are also closed soon.
     return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
 
 
@@ -82,13 +82,15 @@ def diskless_defects() -> Scenario:
 
 
 def diskless_defects_kills() -> Scenario:
-    """Ports raise unexpected exceptions. The node is also killed, and reads lost records from objects."""
+    """Ports raise unexpected exceptions. The node is also killed and loses its cache. It then reads the
+    records of the cache from objects."""
     faults = (Fault.DEFECTS, Fault.DEFECTS, Fault.CACHE_LOST, Fault.KILL)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
 
 def diskless_stop() -> Scenario:
-    """There are clean stops, kills and unexpected exceptions. The budgets of every process are checked."""
+    """There are clean stops, kills and unexpected exceptions. The memory budgets of every process are
+    checked."""
     faults = (*(Fault.STOP,) * 3, Fault.KILL, Fault.DEFECTS, Fault.PAUSE, Fault.RESET, Fault.CACHE_LOST)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
@@ -148,8 +150,8 @@ def story(
     new_afterlife: Callable[[tuple[str, ...]], Afterlife] = DisklessAfterlife,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Diskless topics with ``faults``. ``properties`` are added to the properties that all these scenarios
-    have."""
+    """Diskless topics with ``faults``. ``properties`` are added to the properties that all scenarios of this
+    module have."""
     # This import is local, because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config

@@ -37,7 +37,7 @@ _PROPERTIES = {
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
     # Time for which no remote segment is deleted after a start that truncated a log. This time is shorter
-    # than the quiet time at the end.
+    # than the time without faults at the end of a run.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
 _SYNCED = {"log.flush.interval.messages": "1"}

@@ -1,2 +1,2 @@
-"""Transactions of several producers over several partitions and a group. The faults are kills and cut
-links."""
+"""Transactions of several producers over several partitions and a group. The faults include kills, pauses and
+broken links."""

@@ -35,7 +35,7 @@ class ClusterProducer(TransactionalProducer):
     """Appends to lists, one list for each partition, and reads lists during its transactions.
 
     If a request gets no response, it is repeated through another broker. A batch is repeated with the same
-    sequence.
+    sequence number.
     """
 
     def __init__(

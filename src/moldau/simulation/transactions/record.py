@@ -46,8 +46,8 @@ def check_transactions(
     observed: Mapping[int, Sequence[str]],
     offsets: Mapping[str, int],
 ) -> list[str]:
-    """The violations. The arguments are all committed values by partition, the values that were read during
-    the scenario, and offsets.
+    """The violations. ``final`` has all committed values by partition, and ``observed`` has the values that
+    were read during the scenario. ``offsets`` has the committed offset of each group.
 
     The check finds an aborted read (G1a) and an intermediate read (G1b). An intermediate read returns only a
     part of a transaction, or returns values before the outcome of the transaction. The check also finds lost

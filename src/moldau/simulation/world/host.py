@@ -60,7 +60,7 @@ class Host:
         return machine
 
     def start(self, program: Program) -> Process:
-        """Run a program. If an error ends the program, the error is an error of the world."""
+        """Run a program. If an error ends the program, :meth:`World.errors` returns this error."""
         if self.running:
             raise RuntimeError(f"{self.name} runs a program already")
         if not self.up:

@@ -343,8 +343,8 @@ def _position(task: "asyncio.Task[Any]") -> str:
 
 
 def _close_quietly(coroutine: Any) -> None:
-    """Close a coroutine, beginning with the innermost coroutine, even if its ``finally`` blocks await
-    repeatedly.
+    """Close a coroutine and the coroutines that it awaits, beginning with the innermost. Their ``finally``
+    blocks may await repeatedly.
 
     If only the outermost coroutine were closed, the garbage collector would close the inner coroutines and
     log warnings.

@@ -67,7 +67,7 @@ class Network:
     # Names -----------------------------------------------------------------------------------
 
     def resolve(self, name: str | None) -> "Host":
-        """The host with a name. Local names stand for the caller's own host."""
+        """The host with this name. For a local name, the caller's own host."""
         if name in LOCAL_NAMES:
             host: Host | None = current_process(self.loop).host
         else:
@@ -88,7 +88,7 @@ class Network:
     async def listen(
         self, protocol_factory: Callable[[], Any], name: Any, port: int | None, **options: Any
     ) -> SimulatedServer:
-        """``create_server`` opens a listening socket on the caller's host."""
+        """Implements ``create_server`` of the event loop: opens a listening socket on the caller's host."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if isinstance(name, list | tuple):
@@ -118,7 +118,8 @@ class Network:
     async def connect(
         self, protocol_factory: Callable[[], Any], name: Any, port: int, **options: Any
     ) -> tuple[SimulatedTransport, Any]:
-        """``create_connection`` sends a SYN, waits for the response, and makes two transports."""
+        """Implements ``create_connection`` of the event loop: sends a SYN, waits for the response, and makes
+        two transports."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if process.host is None:
@@ -320,8 +321,7 @@ class Network:
         """Reset an end of a connection. The bytes that this end had sent arrive at their usual times. A reset
         follows.
 
-        Without this fault, the bytes of a connection would never arrive after the bytes of the next
-        connection.
+        Without this fault, the bytes of a connection would never arrive after bytes of a later connection.
         """
         under_way = list(end.outgoing)
         end.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))

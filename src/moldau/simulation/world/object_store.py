@@ -38,7 +38,7 @@ class NoAnswerError(ObjectStoreError):
 
 @dataclass(slots=True)
 class StoreWeather:
-    """Probabilities in [0, 1] for each request. They may be changed at any time."""
+    """Probabilities in [0, 1] that a request fails or is slow. They may be changed at any time."""
 
     slow_chance: float = 0.02
     throttled_chance: float = 0.0

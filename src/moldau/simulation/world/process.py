@@ -41,7 +41,7 @@ class Process:
         self.name = name
         self.host = host
         self.exhibit: Any = None
-        """The object of the program that checks examine, for example the node."""
+        """An object of the program, for example the node. The checks of the scenario examine it."""
         self.alive = True
         self.main: asyncio.Task[Any] | None = None
         self.paused = False

@@ -32,7 +32,7 @@ class World:
             stream(seed, "object store"), lambda: EPOCH_MS + int(self.loop.elapsed_s() * 1_000)
         )
         self.silences: list[str] = []
-        """Requests of clients that got no response in time."""
+        """Clients' requests that got no response in time."""
         self.object_store.on_event = lambda event: self.loop.trace(event.encode())
 
     def host(self, name: str) -> Host:

@@ -18,11 +18,12 @@ class CleanableLog:
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Whether some records have been dirty for longer than ``max.compaction.lag.ms``."""
+    """Whether some dirty records are older than ``max.compaction.lag.ms``."""
 
     @property
     def dirty_ratio(self) -> float:
-        """The share of dirty bytes in the cleanable part, 0 to 1."""
+        """The share of the dirty bytes in the sum of clean and dirty bytes, 0 to 1. The uncleanable end of
+        the log is not included."""
         whole = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / whole if whole else 0.0
 
@@ -38,8 +39,9 @@ def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: i
 
     Only whole segments are cleaned. The active segment is excluded. Segments with records younger than
     ``min.compaction.lag.ms`` are excluded, too. Segments that consumers cannot yet read to the end (because
-    of the high watermark or open transactions) are also excluded. ``checkpointed_offset`` is the end of the
-    last cleaning. A value that is outside the log is ignored.
+    of the high watermark or open transactions) are also excluded, and so are segments that are not completely
+    flushed. ``checkpointed_offset`` is the end of the last cleaning. A value that is outside the log is
+    ignored.
     """
     segments = log.segments.segments
     start = segments[0].base_offset

@@ -11,8 +11,8 @@ _DIGEST_SIZE_BYTES = 16
 class OffsetMap:
     """Keys and offsets in limited memory.
 
-    Longer keys are stored as digests of 128 bits, so that the memory depends only on the number of keys.
-    Shorter keys are stored unchanged. They cannot be equal to a digest.
+    Keys of 16 bytes or more are stored as digests of 16 bytes, so that the memory depends only on the number
+    of keys. Shorter keys are stored unchanged. They cannot be equal to a digest.
     """
 
     def __init__(self, memory_bytes: int) -> None:

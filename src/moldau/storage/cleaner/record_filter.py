@@ -92,7 +92,8 @@ class BatchFilter:
     def _stays(self, record: Record, tombstones_stay: bool) -> bool:
         if record.offset > self._offsets.latest_offset:
             return True
-        # A record without a key was written before the topic was compacted. It can never be replaced.
+        # A record without a key was written before the topic was compacted. No later record can replace it,
+        # so it is removed.
         if record.key is None:
             return False
         return record.offset >= self._offsets.get(record.key) and (

@@ -24,7 +24,8 @@ class CleanedTransactions:
         self._aborted_with_batches: set[int] = set()
         self._committed_with_batches: set[int] = set()
         self.still_indexed: list[AbortedEntry] = []
-        """Aborted transactions whose marker was kept, since this list was last cleared."""
+        """Aborted transactions that still had batches, since this list was last cleared. Their markers are
+        kept, and the index of the cleaned segment must contain them."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""

@@ -1,2 +1,2 @@
-"""Critical logs, whose loss would delete or hide other data. Checks prevent that a damaged log is treated as
-an empty log."""
+"""Critical logs, whose loss would delete or hide other data. Checks ensure that a damaged log is not treated
+as an empty log."""

@@ -6,7 +6,7 @@ removed. Any other fault is damage. If damaged records were removed, topics, obj
 disappear. Therefore damage stops the start before any byte is changed. The error names the file, the offset
 and the steps to take.
 
-Three facts distinguish the two cases:
+Three facts distinguish an incomplete end from damage:
 
 * ``durable-offset``, a file in the folder of the log. All records below its offset were synced. The file is
   written after each sync, but is not synced itself. A loss of power may therefore leave an older value, which
@@ -66,7 +66,8 @@ _CANDIDATE: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x0f].{7}\x02)", re.DOTAL
 
 
 class DamagedLogError(LogDirectoryError):
-    """A critical log is damaged. The message names the file, the offset and the steps to take."""
+    """A critical log is damaged, or the log file of a segment belongs to another partition. The message names
+    the file, the offset and the steps to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +383,6 @@ def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
                     continue
                 if header.base_offset >= offset:
                     return at
-        # The beginning of a batch can be recognised only from 17 bytes on.
+        # At least 17 bytes are needed to recognise the beginning of a batch.
         position += max(1, len(chunk) - 16)
     return None

@@ -49,7 +49,7 @@ METADATA_LOG: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
 class MetadataWatermark:
-    """The row for the metadata log in the checkpoint of high watermarks of every log folder.
+    """The row for the metadata log. Every log folder has this row in its checkpoint of high watermarks.
 
     It is stored outside the metadata folder. Therefore it shows if a metadata log was truncated, or restored
     from an older backup. Such a log ends before the offset in this row.
@@ -88,8 +88,8 @@ class CriticalTopic:
 def integrity_of(
     directory: LogDirectory, topic_partition: TopicPartition, topics: Mapping[str, CriticalTopic]
 ) -> IntegrityRules | None:
-    """Return the properties of a log in an open folder that its check needs; ``None`` if the log is not
-    critical."""
+    """Return the properties that the check of a log needs; ``None`` if the log is not critical. The log
+    folder is already open."""
     topic = topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -178,8 +178,8 @@ def removed_segment(disk: Disk, folder: str) -> str | None:
     The evidence is an index without its log file. When a node removes a segment, it renames the log file
     first. When it begins a segment, it creates the log file first. Epochs are written only when there is a
     segment. The log's checkpoints do not show the loss of a segment in the middle, and a compacted log may
-    have gaps. Before the first checkpoint is written, the checkpoints do not show the loss of the last
-    segment, either.
+    have gaps. If no checkpoint has been written yet, the loss of the last segment is not visible in the
+    checkpoints, either.
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
     if any(name.endswith(SWAP_SUFFIX) for name in names):

@@ -1,5 +1,4 @@
-"""Failures of log folders. When the disk of a folder fails, the folder goes offline once. All its logs go
-offline with it."""
+"""Failures of log folders. When the disk of a folder fails, the folder and all its logs go offline."""
 
 import asyncio
 import contextlib
@@ -28,7 +27,7 @@ class DirectoryFailures:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.listeners: list[Callable[[LogDirectory], None]] = []
         """Functions that are called on the event loop soon after a folder went offline. They are not called
-        for folders that are offline since the start."""
+        for folders that were already offline at the start."""
 
     def begin(self) -> None:
         """Set the event loop. Call this method on the event loop, before the folders are used."""

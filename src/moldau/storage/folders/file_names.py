@@ -50,7 +50,7 @@ _OTHER_FOLDERS = frozenset(
     {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
 )
 """Names of folders in a log folder that belong to no partition: the quorum's log, a development node's object
-store, and caches of the remote tier."""
+store, caches of the remote tier, and states for new chunks."""
 _FUTURE = re.compile(r".*-\d+\.[0-9a-f]{32}-future")
 _PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 
@@ -102,7 +102,7 @@ def future_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
 
 
 def is_whole_name(topic_partition: TopicPartition) -> bool:
-    """Whether the name of a future folder contains the complete name of its partition."""
+    """Whether the partition's name is so short that the name of its future folder contains it completely."""
     return partition_of_future(future_folder(topic_partition, uuid.UUID(int=0))) == topic_partition
 
 
@@ -113,7 +113,7 @@ def partition_of_future(folder: str) -> TopicPartition | None:
 
 
 def exchanged_for(future: str) -> str:
-    """The new name of the old folder when its log is exchanged for this future log."""
+    """The new name of the folder of a log that is replaced by the future log in the folder ``future``."""
     return future.removesuffix(_FUTURE_MARK) + _DELETE_MARK
 
 

@@ -188,8 +188,9 @@ def previous_broker_epoch(directories: Iterable[LogDirectory], last_epoch: int =
     epoch.
 
     ``last_epoch`` is the newest epoch in which the broker has registered, as far as the broker knows. If a
-    folder was closed in an older epoch than this or than another folder, the folder is an older copy. The
-    result is then the epoch of the copy. By this epoch the controller detects the copy (KIP-966).
+    folder was closed in an epoch before ``last_epoch``, or before the epoch of another folder, the folder is
+    an older copy. The result is then the epoch of the copy. By this epoch the controller detects the copy
+    (KIP-966).
     """
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     oldest = min((epoch for epoch in epochs if epoch >= 0), default=-1)

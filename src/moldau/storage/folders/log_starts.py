@@ -3,9 +3,9 @@ them.
 
 A log without a remote tier cannot compute its start from its own files, for two reasons. Its first segment
 may also contain batches before the start. And its first leader epoch may begin after the start, because there
-may be a gap between the offsets. The start is in the checkpoint of the log's folder, which is normally
-written only once a minute. After a restart the checkpoint is used only if no leader epoch begins below it.
-Therefore the files of leader epochs are written first.
+may be a gap between the start and the first batch. The start is in the checkpoint of the log's folder, which
+is normally written only once a minute. After a restart the start in the checkpoint is used only if no leader
+epoch begins below this start. Therefore the files of leader epochs are written first.
 """
 
 import asyncio

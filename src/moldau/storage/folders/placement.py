@@ -51,7 +51,8 @@ def home_for_new(
     online = [each for each in directories if each.is_online]
     if not online:
         raise _refusal("every log folder is offline")
-    # If a folder failed after its content was read, it is known whether the folder contains this log.
+    # If the content of an offline folder was read before the folder failed, it is known that this log is not
+    # in it.
     unread = [each.path for each in directories if not each.was_read]
     if unread and not assignment.is_cache and (named is not None or not assignment.is_new):
         raise _refusal(f"the log may be in a folder that is offline: {', '.join(unread)}")

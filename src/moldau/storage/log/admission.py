@@ -72,8 +72,9 @@ def checked(
 def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     """Whether a topic's configs require that the records of a batch are read.
 
-    The max timestamp in the header is sufficient to check the upper limit of timestamps. If a lower limit is
-    set, the records must be read when the batch is near the limit or has several records (KIP-937).
+    This is true if the topic is compacted or stores the batch in another codec. With CreateTime, it is also
+    true if the max timestamp in the header is above the upper limit. If a lower limit is set, the records are
+    also read when the batch has several records, or when its base timestamp is below the limit (KIP-937).
     """
     if config.cleanup_compact or (config.compression is not None and config.compression.changes(header)):
         return True

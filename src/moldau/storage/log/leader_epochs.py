@@ -38,8 +38,9 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The epochs of one log. Epochs and start offsets are in ascending order.
 
-    Methods return whether they changed an entry. If so, the caller saves the file. A new epoch must be in the
-    file before its first batch is durable. A truncation may be saved later, because recovery repeats it.
+    Methods that may change entries return whether they changed one. If so, the caller saves the file. A new
+    epoch must be in the file before its first batch is durable. A truncation may be saved later, because
+    recovery repeats it.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:

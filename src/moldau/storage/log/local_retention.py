@@ -28,8 +28,9 @@ def retention_due(
     size.
 
     No record at or above the high watermark is deleted. The active segment may be included, unless it is
-    empty. The caller then closes it first. If segments are copied to the remote tier, ``local.retention``
-    decides. Segments above the log's start may then be deleted only after they were copied.
+    empty. The caller then closes it first. If segments are copied to the remote tier, the configs
+    ``local.retention.*`` are used. Segments above the log's start may then be deleted only after they were
+    copied.
     """
     segments = log.segments
     copies = config.copies_to_remote

@@ -28,8 +28,8 @@ class Checkpoints(NamedTuple):
     """The properties of a log, as the checkpoints of its log folder contain them."""
 
     recovery_point: int = 0
-    """All records below this offset are assumed to be durable. Batches at or after it are checked, and an
-    incomplete end is removed."""
+    """All records below this offset are assumed to be durable. Batches at or after it are checked. In a log
+    that is not critical, the first invalid batch and everything after it are removed."""
     clean_shutdown: bool = False
     """Whether the log was closed cleanly. If so, no batch is checked."""
     log_start_offset: int = 0
@@ -56,8 +56,8 @@ def load_log(
 ) -> LoadedState:
     """Load the folder, or create it, and fill the empty ``segments``. This call blocks.
 
-    With ``integrity``, only an incomplete end is removed. All repairs are added to ``report``. Raises
-    ``OSError`` when the disk fails, and :class:`DamagedLogError` when a critical log is damaged.
+    With ``integrity``, only an incomplete batch at the end is removed, and other damage raises
+    :class:`DamagedLogError`. All repairs are added to ``report``. Raises ``OSError`` when the disk fails.
     """
     disk, folder = machine.disk, segments.folder
     recovery_point, clean_shutdown, _, was_killed = checkpoints

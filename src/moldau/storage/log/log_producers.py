@@ -43,9 +43,10 @@ class LogProducers:
     ) -> None:
         """Rebuild the state from the newest usable snapshot and the batches after it.
 
-        The replay also reads ``rebuilt_from`` and all later segments, and fills their transaction indexes,
-        which recovery left empty. ``on_epoch`` gets the first batch of a segment. It also gets each batch
-        whose leader epoch differs from the leader epoch of the previous batch.
+        ``rebuilt_from`` is the base offset of the first segment whose indexes recovery has emptied. The
+        replay also reads this segment and all later segments, and fills their transaction indexes.
+        ``on_epoch`` gets the first batch of a segment. It also gets each batch whose leader epoch differs
+        from the leader epoch of the previous batch.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -76,7 +77,7 @@ class LogProducers:
         self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
-        """Start over with these producers, because the log is now empty and begins at ``offset``.
+        """Begin again with the producers ``entries``, because the log is now empty and begins at ``offset``.
 
         The caller writes the snapshot.
         """
@@ -90,7 +91,7 @@ class LogProducers:
         """Check a batch with a producer id before it is appended. If the batch is a duplicate, the original
         is returned.
 
-        (Frequent data batches use ``state`` directly.)
+        For most data batches the caller uses ``state`` directly, which is faster.
         """
         if header.is_control:
             marker = _marker_of(batch)
@@ -119,7 +120,7 @@ class LogProducers:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The end of ``read_committed`` reads. It is the start of the first transaction that is open or whose
-        marker is at or above the watermark."""
+        marker is at or above the watermark. Without such a transaction, it is the watermark."""
         state = self.state
         state.advance_high_watermark(high_watermark)
         unstable = state.first_unstable_offset

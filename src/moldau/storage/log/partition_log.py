@@ -42,8 +42,8 @@ class LogKeeper:
     failed: Callable[[OSError], None]
     """Called once when the disk fails."""
     truncated: Callable[[], Callable[[], None]]
-    """Called after each truncation, before the next append. It returns a function, which a worker runs before
-    the truncation is complete."""
+    """Called at least once in each truncation, before the next append. It returns a function, which a worker
+    runs before the truncation is complete."""
     epochs_changed: Callable[[], None]
     """Called when the file of leader epochs is out of date."""
     persist_start: Callable[[], Coroutine[Any, Any, None]]
@@ -179,12 +179,14 @@ class PartitionLog:
         call blocks.
 
         All records below ``recovery_point`` are assumed to be durable. Unless ``clean_shutdown`` is set,
-        later batches are checked and an incomplete end is cut off. ``may_be_tiered`` means that the topic's
-        configuration will be set later. Until then records before the first local segment are assumed to be
-        in the remote tier. ``was_killed`` means that the machine has kept every byte that an earlier process
-        wrote, so that indexes may be compared with the bytes after ``recovery_point``.
+        later batches are checked. The first invalid batch and everything after it are cut off.
+        ``may_be_tiered`` means that the topic's configuration will be set later. Until then records before
+        the first local segment are assumed to be in the remote tier. ``was_killed`` means that the machine
+        has kept every byte that an earlier process wrote, so that indexes may be compared with the bytes
+        after ``recovery_point``.
 
-        With ``integrity``, only an incomplete end is cut off. All repairs are reported to ``report``.
+        With ``integrity`` (a critical log), only an incomplete batch at the end is cut off, and any other
+        fault raises :class:`DamagedLogError`. All repairs are reported to ``report``.
 
         Raises ``KafkaError(kafka_storage_error)`` when the disk fails, and
         ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id. Raises
@@ -213,8 +215,8 @@ class PartitionLog:
         return self.offsets.log_start_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The end of ``read_committed`` reads. It is never below the log's start, although a transaction that
-        is open may begin there."""
+        """The end of ``read_committed`` reads. It is never below the log's start, although an open
+        transaction may begin below it."""
         stable, start = self.producers.last_stable_offset(high_watermark), self.offsets.log_start_offset
         return stable if stable >= start else min(start, high_watermark)
 

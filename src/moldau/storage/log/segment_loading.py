@@ -39,8 +39,8 @@ _LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LoadedSegments:
-    """The opened segments, with their end offset and the set of rebuilt segments. The last segment is not
-    sealed."""
+    """The opened segments, with their end offset and the base offset of the first rebuilt segment. The last
+    segment is not sealed."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -51,7 +51,8 @@ class LoadedSegments:
         holes, too."""
 
     def rebuilt(self, segment: Segment) -> bool:
-        """Whether the segment's indexes are new. Its transaction index must then still be filled."""
+        """Whether the indexes of this segment or of an earlier segment were rebuilt. The transaction index of
+        this segment must then still be filled."""
         return self.rebuilt_from is not None and segment.base_offset >= self.rebuilt_from
 
 

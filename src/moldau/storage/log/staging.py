@@ -16,7 +16,8 @@ from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.open_epochs import LogEpochs
 
 STAGED_BYTES_MAX: Final = 256 * 1024
-"""Maximum size of a staged batch, in bytes. For larger batches, a separate write adds almost no cost."""
+"""Maximum total size of the staged batches, in bytes. For larger batches, a separate write adds almost no
+cost."""
 
 _INT64_MAX: Final = 2**63 - 1
 
@@ -58,8 +59,8 @@ class StagedAppends:
 
     def may_stage(self, size_bytes: int, leader_epoch: int) -> bool:
         """Whether a batch of this size may be staged. This is checked before the batch is parsed. The result
-        is False for large batches, and for a topic whose batches must be changed or opened. It is also False
-        when a new segment or a new epoch begins."""
+        is False if the staged batches would become too large, and for a topic whose batches must be changed
+        or opened. It is also False when a new segment or a new epoch begins."""
         segments = self._segments
         config = segments.config
         if config is not self._config:

@@ -336,7 +336,7 @@ class ProducerState:
         return entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= self._expiration_ms
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), now_ms: int | None = None) -> None:
-        """Start over at ``offset`` with the ``entries`` of a snapshot. Without entries the state is empty.
+        """Begin again at ``offset`` with the ``entries`` of a snapshot. Without entries the state is empty.
 
         After a truncation, the driver then calls ``apply_batch`` for the batches from ``offset`` to the log's
         end. With ``now_ms``, expired entries are left out.

@@ -213,8 +213,8 @@ class Segment:
 
     @property
     def retention_timestamp_ms(self) -> int:
-        """The time that retention uses. It is the largest timestamp, or the file's creation time if there is
-        no timestamp."""
+        """The time that retention uses. It is the largest timestamp. If there is no timestamp, it is the time
+        at which the segment was created or, after a restart, its file was last changed."""
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
 
     def write_indexes(self) -> None:

@@ -7,8 +7,8 @@ which are compared with the batches. There are three kinds of witnesses: the ent
 snapshot at the end of the segment (producer and offset).
 
 If some entries of an index match the log file, the index itself is damaged and is rebuilt. The index is also
-rebuilt if a correct index cannot have such entries. The log file is refused if no witness matches it, and the
-witnesses are of two kinds or are several entries of one kind.
+rebuilt if a correct index cannot have such entries. In both cases its entries are not counted as witnesses.
+The log file is refused if at least two of the other witnesses contradict it.
 
 Each start compares only the end of a segment. When the end contradicts an index, the whole file is read. A
 replaced file is not detected if it has batches of the same offsets, lengths and timestamps, or if there are
@@ -68,7 +68,8 @@ def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | 
 
     ``end_offset`` is the base offset of the next segment.
 
-    Raises :class:`DamagedLogError` when the whole file does not match the witnesses (see the module).
+    Raises :class:`DamagedLogError` when the whole file does not match the witnesses; see the docstring of the
+    module.
     """
     index, time_index = segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
     last_position = _last_entry(disk, index, OffsetIndex.entry)
@@ -180,7 +181,8 @@ def _contradiction(
 
 
 def _is_foreign(segment: Segment, kinds: Sequence[Sequence[_Witness]]) -> bool:
-    """Whether the valid batches contradict at least two witnesses, and all witnesses of each kind."""
+    """Whether the valid batches contradict at least two witnesses. A kind of witnesses does not count if one
+    of its witnesses matches."""
     refuted = [0] * len(kinds)
     confirmed: set[int] = set()
     waiting = sorted(

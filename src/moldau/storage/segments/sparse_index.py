@@ -2,9 +2,9 @@
 entries are added at the end.
 
 The entries of the active segment are in memory and are written to the file in groups. The entries of a sealed
-segment are only in the file and are searched there, so that old segments need no memory. The file is open
-only while a lookup needs it, so an idle segment uses no file descriptor. An index can always be rebuilt from
-the log.
+segment are only in the file and are searched there, so that old segments need no memory. The file is opened
+at the first lookup, and all files share a limited number of descriptors, so many idle segments need few
+descriptors. An index can always be rebuilt from the log.
 """
 
 import contextlib

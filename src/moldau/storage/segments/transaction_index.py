@@ -51,9 +51,9 @@ class TransactionIndex:
     """Entries of 34 bytes: version, producer id, first offset, last offset, last stable offset.
 
     Entries are written immediately, because aborts are rare. The file exists only when there is an entry.
-    While nothing is appended, a file beside it contains its size and checksum. Without these values, an index
-    that has lost its last entries would look complete, and readers of committed records would get aborted
-    records.
+    When the segment is sealed or closed, a file beside the index stores the size and the checksum of the
+    index. Without these values, an index that has lost its last entries would look complete, and readers of
+    committed records would get aborted records.
     """
 
     __slots__ = ("_crc", "_disk", "_entries", "_has_sum", "_is_shortened", "_sum_path", "path")

@@ -163,14 +163,13 @@ class ReplicatedLog(Protocol):
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
         """Append fetched batches unchanged. An incomplete batch at the end is ignored.
 
-        Raises ``KafkaError(corrupt_message)`` when the offsets do not begin at ``end_offset`` or a checksum
-        is wrong.
+        Raises ``KafkaError(corrupt_message)`` when an offset is below ``end_offset`` or a checksum is wrong.
         """
         ...
 
     def read(self, offset: int, max_bytes: int, *, upper_bound_offset: int | None = None) -> ReadResult:
-        """Read whole batches, beginning at ``offset``. There is at least one batch, unless ``offset`` is the
-        upper bound (by default the end).
+        """Read whole batches, beginning at ``offset``. The first batch is returned even if it is larger than
+        ``max_bytes``. There is no batch if ``offset`` is the upper bound (by default the end).
 
         Raises ``KafkaError(offset_out_of_range)`` below ``start_offset`` or above ``end_offset``.
         """
@@ -199,8 +198,8 @@ class ReplicatedLog(Protocol):
         ...
 
     async def truncate_to_latest_snapshot(self) -> bool:
-        """If the latest snapshot ends above ``end_offset``, start over with an empty log at the end of that
-        snapshot.
+        """If the latest snapshot ends above ``end_offset``, or at ``end_offset`` with a newer epoch than the
+        last record, drop all records. The empty log then begins at the end of that snapshot.
 
         As for ``truncate_to``, no appends are allowed before this method returns.
         """
@@ -214,7 +213,8 @@ class ReplicatedLog(Protocol):
         """Begin a snapshot of the state up to ``snapshot_id.offset`` (exclusive).
 
         Returns None when there is already a snapshot with this end or a later end. Raises ``ValueError`` when
-        the position is above the high watermark, or when its epoch does not match the log.
+        the position is above the high watermark or below the log's start, or when its epoch does not match
+        the log.
         """
         ...
 

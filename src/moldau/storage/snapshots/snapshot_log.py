@@ -57,9 +57,9 @@ class SnapshotLog:
     ) -> "SnapshotLog":
         """Open the folder. If it does not exist, it is created. This call blocks.
 
-        Batches at or after ``recovery_point`` are checked. The log begins at the end of its first snapshot.
-        If the latest snapshot ends above the log's end, all records are dropped and the log begins at the end
-        of that snapshot.
+        Batches at or after ``recovery_point`` are checked. If records at the start of the log were removed,
+        the log begins at or after the end of its first snapshot. If the latest snapshot ends above the log's
+        end, all records are dropped and the log begins at the end of that snapshot.
         """
         log = PartitionLog.open(
             machine,
@@ -354,8 +354,8 @@ class SnapshotLog:
 
 
 class _Announcing:
-    """A writer whose snapshot becomes part of the log when the snapshot is frozen. If its I/O fails, the log
-    fails, too."""
+    """A writer whose snapshot becomes part of the log when the snapshot is frozen. If the writer's I/O fails,
+    the log fails, too."""
 
     def __init__(self, log: SnapshotLog, writer: FileSnapshotWriter | FileRawSnapshotWriter) -> None:
         self._log = log

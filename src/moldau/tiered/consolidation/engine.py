@@ -49,7 +49,8 @@ class EngineSettings:
     """Limits of the engine, in bytes and milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """Maximum size of a unit in memory. Two units are in memory at a time."""
+    """Maximum size of a unit in memory. A larger segment is a unit of its own. Two units are in memory at a
+    time."""
     plan_bytes: int = 512 * 1024**2
     """Maximum total size of the segments in a plan."""
     lease_ms: int = 600_000

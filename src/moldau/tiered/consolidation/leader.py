@@ -94,9 +94,10 @@ class PublishedSegment(NamedTuple):
 
     NONE means that this call or an earlier call published the copy. NONE with ``is_waiting`` means that the
     copy will be published when the copies of all earlier segments are published. FENCED_LEADER_EPOCH means
-    that a former leader planned the copy. INVALID_UPDATE_VERSION means that the plan has expired, or that the
-    custom metadata are too large. After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION the copy's objects are
-    not needed. After any other error the engine may report the copy again.
+    that a former leader planned the copy, that this broker does not lead the partition any more, or that
+    another leader has discarded the segment. INVALID_UPDATE_VERSION means that the plan has expired, or that
+    the custom metadata are too large. After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION the copy's objects
+    are not needed. After any other error the engine may report the copy again.
     """
 
     segment_id: UUID

@@ -42,7 +42,8 @@ _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class PlannedRun(NamedTuple):
-    """Batches of a partition that are adjacent in a WAL object and have contiguous offsets."""
+    """Batches of a partition that are adjacent in a WAL object and have contiguous offsets, or a single
+    transaction marker."""
 
     object_key: str
     byte_offset: int
@@ -63,7 +64,8 @@ class SegmentRules:
     """The conditions under which batches of a partition become a segment."""
 
     segment_bytes: int = 64 * 1024**2
-    """The size at which a segment is complete. A segment is larger only if a single batch is larger."""
+    """The size at which a segment is complete. A segment is larger only if a single batch is larger, or if
+    the segment must contain a whole aborted transaction."""
     max_age_ms: int = 3_600_000
     """When the oldest batch has this age, the batches become a segment, even if the segment is small."""
 
@@ -291,12 +293,14 @@ class Unit:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments of the unit. Building the unit needs this amount of memory."""
+        """Size of all segments of the unit. Building the unit needs a little more memory, see
+        :func:`memory_bytes` of the builder."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_UNIT_BYTES) -> list[Unit]:
-    """Group segments into units of at most ``max_bytes`` (or a single segment), in the order of building.
+    """Group segments into units of at most ``max_bytes``, in the order of building. A larger segment is a
+    unit of its own.
 
     In WAL objects, partitions are sorted by (topic id, index). A unit therefore consists of neighbours in
     this order. Their segments begin at about the same time: the first segment of each partition, then the

@@ -97,7 +97,7 @@ class SegmentEvents:
 
 
 class SegmentReconciler:
-    """Carries out the decisions of :mod:`steps`. It is safe that any broker repeats a call at any time."""
+    """Carries out the decisions of :mod:`steps`. Any broker may safely repeat a call at any time."""
 
     def __init__(
         self,
@@ -253,7 +253,8 @@ class SegmentReconciler:
     async def discard(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Delete a segment in any state. Raises ``RemoteStorageError`` if the remote tier fails.
 
-        Returns False until the record that made the segment unneeded is saved. The next round then continues.
+        Returns False while the record that made the segment unneeded is not saved in the object store yet.
+        The next round then continues.
         """
         # No saved state of the cluster can read a copy that was never finished. Therefore its deletion does
         # not wait.

@@ -80,7 +80,7 @@ def _segment_message(work: PlannedWork, numbers: dict[str, int]) -> Consolidatio
 
 def as_plan(message: ConsolidationPlanResponse) -> Plan:
     """Read a plan from a response. Raises :class:`ColumnError` if the runs of a segment are invalid. A run is
-    a group of adjacent batches in one object."""
+    a group of adjacent batches in one object, or a single marker."""
     keys = list(message.object_keys)
     work = [PlannedWork(_segment(one, keys), one.leader_epoch) for one in message.segments]
     held = [HeldPlan(one.engine, one.until_ms, one.partitions) for one in message.held]

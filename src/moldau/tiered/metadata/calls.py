@@ -26,7 +26,7 @@ __all__ = [
 
 
 class AppendEventCall(NamedTuple):
-    """Append an event. The event is written by the leader of the partition that it describes."""
+    """Append an event. The writer is the leader of the partition that the event describes."""
 
     metadata_partition: int
     metadata_leader_epoch: int

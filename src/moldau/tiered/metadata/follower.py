@@ -51,7 +51,8 @@ LOGGED_MAX: Final = 10
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 LATE_AFTER_FAILURES: Final = 5
-"""Number of failures after which a delay is logged. The log line appears after about a second and a half."""
+"""After this number of failures in a row, the failure is logged in any case. This is about a second and a
+half after the first failure."""
 
 
 class StoreCalls(Protocol):
@@ -312,8 +313,8 @@ class MetadataFollower:
 
     async def _step(self) -> None:
         while wanted := dict(self._wanted):
-            # The end offset is requested after the partitions are requested. All events of earlier leaders
-            # are therefore before this end offset.
+            # The callers have put these partitions into ``_wanted`` before this request for the end offset.
+            # All events of earlier leaders are therefore before this end offset.
             end_offset = (await self._topic.offsets(self.partition)).log_end_offset
             for partition, wish in wanted.items():
                 await self._load(partition, end_offset, wish, keep_ready=False)

@@ -155,8 +155,8 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
-        """Return the partitions that this broker follows, that have remote data, and whose removal has not
-        begun.
+        """Return the partitions that have remote data and whose removal has not begun. Their events are in
+        the metadata partitions that this broker follows.
 
         The remover of deleted topics' data compares these partitions with the existing topics.
         """

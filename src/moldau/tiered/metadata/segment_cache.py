@@ -27,8 +27,8 @@ EPOCHS_A_STEP: Final = 250
 
 
 class _OffsetRange(NamedTuple):
-    """A finished segment within an epoch: its first and last offset, and its precedence over a segment with
-    the same range."""
+    """A finished segment within an epoch: its first and last offset. If two segments have the same range, the
+    segment with the greater ``(finished_ms, id)`` is read."""
 
     start: int
     end: int
@@ -108,7 +108,7 @@ class SegmentCache:
     def __init__(self) -> None:
         self._segments: dict[UUID, RemoteLogSegmentMetadata] = {}
         self._order: list[tuple[int, int, UUID]] = []
-        """Start offset, end offset and id of all referenced segments."""
+        """Start offset, end offset and id of all segments, in order."""
         self._epochs: dict[int, _EpochState] = {}
         self._highest: dict[int, int] = {}
 

@@ -264,7 +264,7 @@ class RemoteIndexCache:
             logger.warning("%s/%s cannot be removed: %s", self._folder, name, error)
 
     def _list(self) -> list[tuple[int, str, int]]:
-        """(time, name, size) of the existing files, except unfinished files of an earlier process."""
+        """(time, name, size) of the existing files. Unfinished files of an earlier process are removed."""
         disk, folder = self._disk, self._folder
         disk.make_dirs(folder)
         found = []

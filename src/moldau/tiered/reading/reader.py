@@ -3,7 +3,7 @@ remote part.
 
 Each read is a job in a pool of limited size. A request waits for the job at most
 ``remote.fetch.max.wait.ms``, and then gets a response without records. The job continues, and a repeated
-request gets its result.
+request gets its result. Such a read is called *late*.
 """
 
 import asyncio
@@ -157,8 +157,8 @@ class RemoteReader:
             answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
-        """The read in progress for the key, or else a new read. The result is ``None`` if no new read may
-        begin, because the queue of the pool is full or the quota is used up."""
+        """The read in progress for an equal request, or else a new read. The result is ``None`` if no new
+        read may begin, because the queue of the pool is full or the quota is used up."""
         loop = asyncio.get_running_loop()
         key = _key_of(wanted)
         task = self._under_way.get(key)

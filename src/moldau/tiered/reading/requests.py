@@ -62,7 +62,7 @@ class RemoteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRead(RemoteRange):
-    """The part of a Fetch request for one partition that the remote tier needs."""
+    """A read from the remote tier, for one partition of a Fetch request."""
 
     offset: int
     max_bytes: int

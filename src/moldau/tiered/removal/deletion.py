@@ -1,5 +1,6 @@
 """Removes a remote segment in three steps. It writes the event that the deletion has started. When that event
-is saved, it deletes the bytes. Then it writes the event that the deletion has finished."""
+is saved in the object store, it deletes the bytes. Then it writes the event that the deletion has
+finished."""
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -12,8 +13,8 @@ __all__ = ["delete_objects", "delete_segment"]
 async def delete_segment(
     context: RemoteTaskContext, segment: RemoteLogSegmentMetadata, *, is_saved: bool = False
 ) -> bool:
-    """Remove the segment. Returns False until the record that made the segment unneeded is saved. The next
-    call then continues.
+    """Remove the segment. Returns False while the record that made the segment unneeded is not saved in the
+    object store yet. The next call then continues.
 
     ``is_saved`` means that the caller has already waited until that record is saved. After any failure the
     call may be repeated from the start. Raises ``RemoteStorageError`` if the remote tier fails.

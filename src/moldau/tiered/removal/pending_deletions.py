@@ -1,4 +1,5 @@
-"""Delays the deletion of remote segments until the record that made them unneeded is saved.
+"""Delays the deletion of remote segments until the record that made them unneeded is saved in the object
+store.
 
 The broker records that a deletion has begun, and deletes the objects in a later round. A cluster may be
 restored from its object store between these two steps. The restored cluster either has the whole segment, or
@@ -14,8 +15,8 @@ __all__ = ["PendingDeletions"]
 
 _POLL_S: Final = 1.0
 _UNASKED_S: Final = 3600.0
-"""If :meth:`may_delete` is not called for a segment during this time, the segment is forgotten, because then
-another broker deletes it. If this broker calls :meth:`may_delete` again, a new wait begins."""
+"""If :meth:`may_delete` is not called for a segment during this time, the segment is forgotten, because
+another broker then deletes it. If this broker calls :meth:`may_delete` again, a new wait begins."""
 
 
 def _nothing_is_saved() -> Callable[[], bool]:

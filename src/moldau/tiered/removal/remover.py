@@ -146,7 +146,8 @@ class RemotePartitionRemover:
             for earlier in (after, before):
                 if earlier is not None:
                     await asyncio.gather(earlier, return_exceptions=True)
-            # A restored cluster must know that the topic was deleted, or is no longer tiered.
+            # Wait until the saved logs of the cluster show that the topic was deleted, or is no longer
+            # tiered. A restored cluster then knows this, too.
             await self._context.pending_deletions.until_saved()
             await self._insist(partition, work)
 

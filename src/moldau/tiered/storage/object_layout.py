@@ -94,7 +94,8 @@ class ParsedKey(NamedTuple):
 class ObjectLocation:
     """The custom metadata of a segment: the attempt that wrote its objects, and the sizes of its indexes.
 
-    ``index_sizes`` are bytes in :data:`ORDER`; ``None`` for a missing transaction index.
+    ``index_sizes`` are the sizes in bytes, in the order of :data:`ORDER`; ``None`` for a missing transaction
+    index.
     """
 
     attempt: str
@@ -109,7 +110,7 @@ class ObjectLocation:
 
 @dataclass(frozen=True, slots=True)
 class PackedIndexes:
-    """The content of a ``.indexes`` object, and the custom metadata that describe it."""
+    """The content of a ``.indexes`` object, and the sizes of the indexes in it."""
 
     content: bytes
     index_sizes: Sequence[int | None]
@@ -177,7 +178,8 @@ def decode_location(custom_metadata: bytes) -> ObjectLocation:
 
 
 def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> PackedIndexes:
-    """Make the ``.indexes`` object of a segment, and the custom metadata that describe it."""
+    """Make the ``.indexes`` object of a segment. The result also has the sizes of the indexes, for the custom
+    metadata."""
     contents: dict[IndexType, Buffer] = {}
     sizes: list[int | None] = []
     for index_type in ORDER:

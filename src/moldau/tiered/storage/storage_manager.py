@@ -66,8 +66,8 @@ class CustomMetadataSizeLimitExceededError(RemoteStorageError):
 
 
 def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) -> None:
-    """Raise :class:`CustomMetadataSizeLimitExceededError`. The copy would fail again with the same error, so
-    it is not repeated."""
+    """Raise :class:`CustomMetadataSizeLimitExceededError` if ``custom`` has more than ``max_bytes`` bytes.
+    The copy would fail again with the same error, so it is not repeated."""
     if custom is not None and len(custom) > max_bytes:
         raise CustomMetadataSizeLimitExceededError(
             f"{segment}: custom metadata of {len(custom)} bytes exceed"

@@ -50,8 +50,8 @@ class EarlierPart(Protocol):
     chunks (KIP-1114) has such a part. The method bodies in this class are for all other partitions."""
 
     async def copy(self, partition: TaskPartition) -> bool:
-        """Copy the part to the remote tier. Returns whether all of it is there. Raises ``RemoteStorageError``
-        and ``KafkaError``."""
+        """Copy the part to the remote tier. Returns whether the whole part is in the remote tier. Raises
+        ``RemoteStorageError`` and ``KafkaError``."""
         return True
 
     def start_offset(self, partition: TaskPartition) -> int:
@@ -82,7 +82,7 @@ class RemoteTaskContext:
     """Called for each deleted remote segment. Caches then drop the segment."""
     pending_deletions: PendingDeletions = field(default_factory=PendingDeletions)
     being_copied: set[UUID] = field(default_factory=set)
-    """Segments whose copy this broker has begun but has not abandoned."""
+    """Segments whose copy this broker has begun, but has neither finished nor abandoned."""
 
     deletions_are_held: Callable[[], bool] = lambda: False
     """Returns True while no remote segment may be deleted."""

@@ -46,7 +46,7 @@ class SimulatedDisk:
         self.volume = Volume()
         self.faults: list[DiskFault] = []
         self.failed_folders: set[str] = set()
-        """Folders on other disks that have failed. All operations in these folders fail."""
+        """Folders whose disks have failed. All operations in these folders fail."""
         self.capacity_bytes: int | None = None
         self.error_count = 0
 

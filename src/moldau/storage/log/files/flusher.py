@@ -67,7 +67,8 @@ class LogFlusher:
                     offsets.flushed_offset = max(offsets.flushed_offset, end_offset)
 
     def is_due(self) -> bool:
-        """Whether a segment was sealed since the last flush, or ``flush.ms`` has passed."""
+        """Whether appends must be made durable now, because a segment was sealed since the last flush or
+        ``flush.ms`` has passed."""
         segments, flushed_offset = self._segments, self._offsets.flushed_offset
         if self._access.failure is not None or flushed_offset >= segments.end_offset:
             return False
@@ -104,8 +105,8 @@ class LogFlusher:
         fails."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
-        # The call also syncs the snapshot. The snapshot's name becomes durable together with the names of the
-        # segments.
+        # ``_sync_beside`` also syncs the snapshot. The snapshot's name becomes durable together with the
+        # names of the segments.
         self._sync_beside()
         segments.sync_now(self._offsets.flushed_offset)
         self._offsets.flushed_offset = segments.end_offset

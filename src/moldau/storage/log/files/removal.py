@@ -17,9 +17,9 @@ from moldau.storage.segments.segment import Segment
 class SegmentRemoval:
     """Takes segments out of a log and renames their files.
 
-    Each method returns the paths of the renamed files, which the caller removes later. Before files are
-    renamed, the method makes the log's start durable. Some state can be computed again only from the removed
-    batches. The method also makes this state durable.
+    Each method returns the paths of the renamed files, which the caller removes later. :meth:`delete_old` and
+    :meth:`delete_before_start` make the log's start durable before they rename files. They also sync the
+    state that could be computed again only from the removed batches.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class SegmentRemoval:
         return (yield from self._removing_first(count))
 
     async def delete_before_start(self) -> list[str]:
-        """Does the same as :meth:`delete_old`, but only for segments below the log's start."""
+        """Remove the segments below the log's start, durably. Returns the paths of the renamed files, like
+        :meth:`delete_old`."""
         return await self._operations.do("deleting segments of", self._deleting_before_start())
 
     def _deleting_before_start(self) -> FileSteps[list[str]]:

@@ -38,8 +38,8 @@ class Truncation:
         self._durable = durable
         self._now_ms = now_ms
         self.on_truncation: Callable[[], Callable[[], None]] | None = None
-        """Called after each truncation, before the next append. It returns a function, which a worker runs
-        before the truncation is complete."""
+        """Called at least once in each truncation, before the next append. It returns a function, which a
+        worker runs before the truncation is complete."""
 
     async def truncate_to(self, offset: int) -> None:
         """Drop every batch that contains or follows ``offset``, durably. Nothing happens if ``offset`` is at
@@ -98,8 +98,8 @@ class Truncation:
         self._epochs.replace(state.leader_epochs, start_offset)
         self._epochs.cut(offset)
         yield self._epochs.save
-        # The log must not begin at the offset before the state at the offset is on the disk. After a crash,
-        # nothing would show that the state is missing.
+        # The state at the offset must be on the disk before the log begins at this offset. Otherwise, after a
+        # crash, nothing would show that the state is missing.
         self._segments.restart_at(offset)
         offsets.log_start_offset = start_offset
         offsets.highest_copied_offset = offset - 1
@@ -143,7 +143,7 @@ class Truncation:
             yield self.on_truncation()
 
     def _lower_durable(self, offset: int) -> None:
-        """Lower the stored end of the log before a truncation, so that the removed records do not look like a
+        """Lower the stored durable offset before a truncation, so that the removed records do not look like a
         loss."""
         if self._durable is not None:
             self._durable.lower(offset)

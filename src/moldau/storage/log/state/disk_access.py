@@ -11,8 +11,9 @@ from moldau.runtime.files.descriptor_cache import LACK_OF_DESCRIPTORS
 class DiskAccess:
     """A log's access to its disk. It ends when the disk fails, and never begins again.
 
-    ``release`` is called when the access ends. It releases the log's files without writing. The parts of the
-    log do disk work inside :meth:`disk_work`, or call :meth:`fail` with the error themselves.
+    ``release`` releases the log's files without writing. It is called when the access ends, but not after a
+    clean close (:meth:`end`). The parts of the log do disk work inside :meth:`disk_work`, or call
+    :meth:`fail` with the error themselves.
     """
 
     def __init__(self, directory: str, release: Callable[[], None]) -> None:

@@ -36,7 +36,7 @@ class LogEpochs:
             entries = LeaderEpochs()
         self.entries = entries
         self.current = -1
-        """The epoch of the last batch; -1 when there is none."""
+        """The latest epoch that has begun; -1 when there is none."""
         self.start_offset_at_open = 0
         """The start of the first epoch in the file when the log was opened; 0 when there was none."""
         self.are_lost = False
@@ -51,10 +51,11 @@ class LogEpochs:
         """Determine the start of the log after its segments are opened, and remove epochs before this start.
         This call blocks.
 
-        ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
-        removed immediately and durably. Therefore the epochs are more reliable than the checkpoint, which may
-        be older or lost. Without a remote tier, the first epoch may also begin after the start of the log,
-        because there may be gaps between offsets. Lost epochs are read from the batches.
+        ``log_start_offset`` is the checkpointed start. When the log's start moves, earlier epochs are
+        removed, and the file of epochs is written before the checkpoint. Therefore the epochs are more
+        reliable than the checkpoint, which may be older or lost. Without a remote tier, the first epoch may
+        also begin after the start of the log, because there may be gaps between offsets. Lost epochs are read
+        from the batches.
         """
         entries, end_offset = self.entries, self._segments.end_offset
         earliest = entries.earliest

@@ -17,7 +17,7 @@ _WRITING = "writing the leader epochs of"
 
 
 class LogStart:
-    """Decides where a log begins. When the start moves, it drops epochs and producers below the start.
+    """Decides where a log begins. When the start moves, it drops the epochs below the start.
 
     A log that may be tiered waits for its topic's configuration (``awaits_config``). Only then is it known
     whether offsets before the first local segment are in the remote tier or are lost.

@@ -17,6 +17,11 @@ from moldau.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -107,6 +112,15 @@ class Chunks:
         found = answer.topics[0].partitions[0]
         assert not found.error_code, found
         return int(found.leader_epoch), int(found.end_offset)
+
+    def offset_of(self, timestamp_ms: int) -> int:
+        """The result of ListOffsets for a timestamp, from the leader."""
+        row = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
+        topic = ListOffsetsTopic(name=self.topic, partitions=[row])
+        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+        found = ask(self.cluster.address(self.leader()), request).topics[0].partitions[0]
+        assert not found.error_code, found
+        return int(found.offset)
 
     def delete_topic(self, broker: int) -> None:
         """Delete the topic with a request to this broker. An admin client chooses the broker by its cached

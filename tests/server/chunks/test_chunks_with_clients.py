@@ -225,6 +225,22 @@ def test_a_consumer_with_a_rack_reads_each_chunk_from_a_broker_that_has_it(
     assert served == [0, 10]
 
 
+def test_a_broker_to_which_consumers_are_sent_returns_no_deleted_records(
+    cluster: moldau.testing.Cluster,
+) -> None:
+    chunks = Chunks(cluster, "shortened")
+    chunks.create_topic([1])
+    for number in range(10):
+        chunks.produce(number, 1)
+    chunks.create([2])
+    until(lambda: bool(chunks.fetched(1, 0)))
+    chunks.leader()
+    deletion = chunks.admin.delete_records([TopicPartition(chunks.topic, 0, 5)])
+    assert next(iter(deletion.values())).result(LIMIT_S).low_watermark == 5
+    until(lambda: not chunks.fetched(1, 0))
+    assert chunks.fetched(1, 5), "the other records are still there"
+
+
 def test_chunks_are_created_automatically_on_the_broker_with_the_fewest_bytes(
     cluster: moldau.testing.Cluster,
 ) -> None:

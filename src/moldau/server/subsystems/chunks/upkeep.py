@@ -262,7 +262,7 @@ class ChunkCopies:
 
     def unreadable(self, chunk: ChunkId) -> None:
         """A read of this broker's copy has failed. Copy the chunk again from another broker."""
-        if chunk not in self._replaced and chunk not in self._unreadable:
+        if chunk in self._store and chunk not in self._replaced and chunk not in self._unreadable:
             self._unreadable.add(chunk)
             self.wake.set()
 

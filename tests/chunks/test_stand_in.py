@@ -11,9 +11,11 @@ from registered_chunks import chunk, partition
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.leader_start import FRESH_S, RETRY_S, LeaderStart
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.chunks.stand_in import ChunkStandIn
 from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.metrics import Meters
 from moldau.metrics.meters import Counter
 from moldau.replication.partition_interface import (
     AbortedTransaction,
@@ -29,6 +31,7 @@ from moldau.simulation.world.world import World
 KEY = PartitionKey(UUID(int=1), 0)
 BOTH = partition(chunk(0, 9, 1), chunk(10, 19, 2), replicas=(7,))
 ABORTED = AbortedTransaction(5, 3)
+METERS = ChunkMeters(Meters())
 
 
 class Holder:
@@ -73,22 +76,29 @@ class Leader:
 
 
 def stand_in(
-    holder: Holder, start: LeaderStart | None = None, unreadable: list[Any] | None = None
+    holder: Holder,
+    start: LeaderStart | None = None,
+    unreadable: list[Any] | None = None,
+    meters: ChunkMeters | None = None,
 ) -> ChunkStandIn:
     fetched: Any = SimpleNamespace(fetched=lambda size_bytes: None)
     found: Any = holder
     redirects = ChunkRedirects(1, PersistentMap, Counter())
     start = start or LeaderStart(Leader().ask)
     report = list[Any]().append if unreadable is None else unreadable.append
-    return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched, start, report)
+    return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched, meters or METERS, start, report)
 
 
 def read(
-    holder: Holder, start: LeaderStart | None = None, unreadable: list[Any] | None = None, **fields: Any
+    holder: Holder,
+    start: LeaderStart | None = None,
+    unreadable: list[Any] | None = None,
+    meters: ChunkMeters | None = None,
+    **fields: Any,
 ) -> ReadOutcome:
     async def run() -> ReadOutcome:
         request = ReadRequest(**{"max_bytes": 100, "client_rack": "a", "memory": {}, **fields})
-        answer = stand_in(holder, start, unreadable).read(request)
+        answer = stand_in(holder, start, unreadable, meters).read(request)
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     return asyncio.run(run())
@@ -125,6 +135,12 @@ def test_a_consumer_of_deleted_records_goes_back_to_the_leader(offset: int) -> N
 def test_the_other_records_of_the_chunk_come_with_the_first_offset_that_is_left() -> None:
     found = read(Holder(), LeaderStart(Leader(4).ask), offset=4)
     assert (found.size_bytes, found.log_start_offset) == (7, 4)
+
+
+def test_the_bytes_for_consumers_are_counted_as_bytes_of_an_own_copy() -> None:
+    meters = ChunkMeters(Meters())
+    assert read(Holder(), meters=meters, offset=4).size_bytes == 7
+    assert (meters.local_bytes.value, meters.proxied_bytes.value) == (7, 0)
 
 
 def test_the_leader_is_asked_for_the_first_offset_once_in_a_second() -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.holder import ChunkHolder, readable
 from moldau.chunks.leader_start import LeaderStart
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.reading import READ_MAX_BYTES
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration, chunk_containing
@@ -70,11 +71,13 @@ class ChunkStandIn(WithoutLog, Partition):
         holder: ChunkHolder,
         redirects: ChunkRedirects,
         traffic: PartitionTraffic,
+        meters: ChunkMeters,
         leader_start: LeaderStart,
         on_unreadable: Callable[[ChunkId], None],
     ) -> None:
         """``registration`` returns the partition in the newest image. ``on_unreadable`` is called with a
         chunk of this broker that cannot be read."""
+        self._meters = meters
         self._on_unreadable = on_unreadable
         self._leader_start = leader_start
         self._key = key
@@ -138,6 +141,7 @@ class ChunkStandIn(WithoutLog, Partition):
         if not found.size_bytes and request.min_one_batch:
             return self._sent_on(partition, request, chunk.end_offset + 1)
         self._traffic.fetched(found.size_bytes)
+        self._meters.local_bytes.mark(found.size_bytes)
         return self._found(partition, found, request, start_offset)
 
     async def _read_here(self, chunk: ChunkRegistration, request: ReadRequest) -> ChunkRecords | None:

@@ -163,6 +163,7 @@ class ChunksSubsystem(Subsystem):
             self._holder,
             self._redirects,
             traffic,
+            self._meters,
             start,
             self._copies.unreadable,
         )

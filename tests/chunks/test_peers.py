@@ -23,7 +23,7 @@ from moldau.metrics import Meters
 from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks import peers as peers_module
-from moldau.server.subsystems.chunks.peers import ChunkPeers
+from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
 
 ID = (UUID(int=1), 0, 0)
 HERE = 1
@@ -44,6 +44,9 @@ class BadHolder:
         raise self._failure
 
     find = fetch_file = read
+
+    def lookup(self, topic: str, partition: int) -> None:
+        return None
 
 
 class Others:
@@ -87,6 +90,27 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
 @pytest.mark.parametrize("failure", FAILURES, ids=["disk", "copy"])
 def test_another_broker_serves_a_chunk_whose_copy_is_damaged(failure: Exception, answer: Any) -> None:
     assert asyncio.run(ask(failure, answer, HERE, 2)) == answer
+
+
+@pytest.mark.parametrize("call", ["read", "find", "fetch_file"])
+@pytest.mark.parametrize("failure", FAILURES, ids=["disk", "copy"])
+def test_a_broker_that_cannot_read_its_copy_for_another_broker_copies_the_chunk_again(
+    failure: Exception, call: str
+) -> None:
+    wanted = {"read": ChunkRead(*ID, 0, 100), "find": ChunkSearch(*ID, 5), "fetch_file": ChunkFileFetch(*ID)}
+    topics = SimpleNamespace(name_of=lambda topic_id: "t")
+    context: Any = SimpleNamespace(
+        view=SimpleNamespace(local_id=HERE, image=SimpleNamespace(topics=topics)),
+        metadata=SimpleNamespace(configs=None),
+    )
+    holder: Any = BadHolder(failure)
+    unused: Any = None
+    service = ChunkCallService(context, holder, unused, unused)
+    unreadable: list[Any] = []
+    service.on_unreadable = unreadable.append
+    with pytest.raises(KafkaError, match="a bad") as error:
+        asyncio.run(getattr(service, call)(wanted[call]))
+    assert (error.value.code, unreadable) == (ErrorCode.kafka_storage_error, [ID])
 
 
 @pytest.mark.parametrize("answer", ELSEWHERE, ids=["read", "find", "fetch"])

@@ -10,9 +10,12 @@ import pytest
 from registered_chunks import chunk, partition
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
+from moldau.chunks.leader_start import FRESH_S, RETRY_S, LeaderStart
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.chunks.stand_in import ChunkStandIn
 from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.metrics import Meters
 from moldau.metrics.meters import Counter
 from moldau.replication.partition_interface import (
     AbortedTransaction,
@@ -23,16 +26,18 @@ from moldau.replication.partition_interface import (
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
+from moldau.simulation.world.world import World
 
 KEY = PartitionKey(UUID(int=1), 0)
 BOTH = partition(chunk(0, 9, 1), chunk(10, 19, 2), replicas=(7,))
 ABORTED = AbortedTransaction(5, 3)
+METERS = ChunkMeters(Meters())
 
 
 class Holder:
     """Broker 1, which has the first chunk. A transaction may be open at the end of the chunk."""
 
-    def __init__(self, open_offset: int = -1, error: KafkaError | None = None, first_offset: int = 0) -> None:
+    def __init__(self, open_offset: int = -1, error: Exception | None = None, first_offset: int = 0) -> None:
         self._first_offset = first_offset
         self.wanted: list[ChunkRead] = []
         self._open_offset = open_offset
@@ -54,17 +59,46 @@ class Holder:
         return ChunkRecords([b"records"], 7, wanted.end_offset, [ABORTED])
 
 
-def stand_in(holder: Holder) -> ChunkStandIn:
+class Leader:
+    """The leader of the active chunk, whose first offset may rise."""
+
+    def __init__(self, first_offset: int = 0) -> None:
+        self.first_offset = first_offset
+        self.is_alive = True
+        self.asked = 0
+
+    async def ask(self, partition: Any) -> int:
+        assert partition == BOTH
+        self.asked += 1
+        if not self.is_alive:
+            raise KafkaError(ErrorCode.request_timed_out)
+        return self.first_offset
+
+
+def stand_in(
+    holder: Holder,
+    start: LeaderStart | None = None,
+    unreadable: list[Any] | None = None,
+    meters: ChunkMeters | None = None,
+) -> ChunkStandIn:
     fetched: Any = SimpleNamespace(fetched=lambda size_bytes: None)
     found: Any = holder
     redirects = ChunkRedirects(1, PersistentMap, Counter())
-    return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched)
+    start = start or LeaderStart(Leader().ask)
+    report = list[Any]().append if unreadable is None else unreadable.append
+    return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched, meters or METERS, start, report)
 
 
-def read(holder: Holder, **fields: Any) -> ReadOutcome:
+def read(
+    holder: Holder,
+    start: LeaderStart | None = None,
+    unreadable: list[Any] | None = None,
+    meters: ChunkMeters | None = None,
+    **fields: Any,
+) -> ReadOutcome:
     async def run() -> ReadOutcome:
         request = ReadRequest(**{"max_bytes": 100, "client_rack": "a", "memory": {}, **fields})
-        answer = stand_in(holder).read(request)
+        answer = stand_in(holder, start, unreadable, meters).read(request)
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     return asyncio.run(run())
@@ -89,6 +123,53 @@ def test_read_committed_ends_before_a_transaction_that_is_open_at_the_border(
 def test_a_consumer_goes_back_to_the_leader_for_an_undecided_transaction(offset: int) -> None:
     found = read(Holder(6), offset=offset, read_committed=True)
     assert (found.error, found.preferred_read_replica, found.size_bytes) == (ErrorCode.none, 7, 0)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_consumer_of_deleted_records_goes_back_to_the_leader(offset: int) -> None:
+    holder = Holder()
+    found = read(holder, LeaderStart(Leader(4).ask), offset=offset)
+    assert (found.preferred_read_replica, found.size_bytes, holder.wanted) == (7, 0, [])
+
+
+def test_the_other_records_of_the_chunk_come_with_the_first_offset_that_is_left() -> None:
+    found = read(Holder(), LeaderStart(Leader(4).ask), offset=4)
+    assert (found.size_bytes, found.log_start_offset) == (7, 4)
+
+
+def test_the_bytes_for_consumers_are_counted_as_bytes_of_an_own_copy() -> None:
+    meters = ChunkMeters(Meters())
+    assert read(Holder(), meters=meters, offset=4).size_bytes == 7
+    assert (meters.local_bytes.value, meters.proxied_bytes.value) == (7, 0)
+
+
+def test_the_leader_is_asked_for_the_first_offset_once_in_a_second() -> None:
+    async def run() -> None:
+        leader = Leader(4)
+        start = LeaderStart(leader.ask)
+        assert await asyncio.gather(*(start.offset(BOTH) for _ in range(3))) == [4, 4, 4]
+        assert leader.asked == 1
+        leader.first_offset = 6
+        await asyncio.sleep(FRESH_S)
+        assert await start.offset(BOTH) == 6
+
+    with World(1) as world:
+        world.run(run())
+
+
+def test_a_leader_that_does_not_respond_is_not_asked_for_each_read() -> None:
+    async def run() -> None:
+        leader = Leader(4)
+        start = LeaderStart(leader.ask)
+        leader.is_alive = False
+        assert [await start.offset(BOTH), await start.offset(replace(BOTH, leader=-1))] == [-1, -1]
+        assert leader.asked == 1
+        leader.is_alive = True
+        await asyncio.sleep(RETRY_S)
+        assert await start.offset(BOTH) == 4
+
+    with World(1) as world:
+        world.run(run())
 
 
 @pytest.mark.parametrize("offset", [10, 19, 20, 99])
@@ -117,9 +198,13 @@ def test_other_readers_are_refused(fields: dict[str, Any], code: ErrorCode) -> N
     assert read(Holder(), offset=4, **fields).error is code
 
 
-def test_a_copy_that_cannot_be_read_sends_the_consumer_away() -> None:
-    failed = Holder(error=KafkaError(ErrorCode.kafka_storage_error, "a bad disk"))
-    assert read(failed, offset=4).error is ErrorCode.not_leader_or_follower
+@pytest.mark.parametrize(
+    "failure", [KafkaError(ErrorCode.kafka_storage_error, "a bad copy"), OSError("a bad disk")]
+)
+def test_a_copy_that_cannot_be_read_sends_the_consumer_away_and_is_replaced(failure: Exception) -> None:
+    failed, unreadable = Holder(error=failure), list[Any]()
+    assert read(failed, unreadable=unreadable, offset=4).error is ErrorCode.not_leader_or_follower
+    assert unreadable == [(*KEY, 0)]
 
 
 def test_writes_and_lookups_are_for_the_leader() -> None:

@@ -143,7 +143,7 @@ class Source:
 
 def copies_of(topics: Topics, store: Any, source: Any) -> ChunkCopies:
     view = SimpleNamespace(local_id=1, image=SimpleNamespace(topics=topics))
-    context: Any = SimpleNamespace(view=view, logs=None)
+    context: Any = SimpleNamespace(view=view, logs=SimpleNamespace(directories=[]))
     unused: Any = None
     copies = ChunkCopies(context, store, source, unused, unused, ChunkMeters(Meters()))
     copies._chunked.add("t")

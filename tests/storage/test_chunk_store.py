@@ -94,6 +94,48 @@ def test_a_carved_log_is_read_as_a_chunk_also_after_a_restart(box: Any) -> None:
     asyncio.run(run())
 
 
+def test_a_chunk_in_a_failed_directory_is_not_counted(box: Any) -> None:
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        store = ChunkStore(box.machine, logs)
+        await store.carve(NAME, FIRST, 10)
+        assert len(store) == 1
+        logs.directories[0].offline_reason = "the disk has failed"
+        assert len(store) == 0
+        assert FIRST not in store
+
+    asyncio.run(run())
+
+
+def test_of_two_folders_of_a_chunk_one_is_put_aside_at_a_start(box: Any) -> None:
+    """A chunk may have been copied to this broker again while a log directory could not be read."""
+
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data", "/more"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        await ChunkStore(box.machine, logs).carve(NAME, FIRST, 10)
+        folder = chunk_folder(NAME, 0)
+        [home, other] = sorted(["/data", "/more"], key=lambda path: folder not in box.disk.list(path))
+        box.disk.make_dirs(f"{other}/{folder}")
+        for file in box.disk.list(f"{home}/{folder}"):
+            box.disk.write_atomically(f"{other}/{folder}/{file}", box.disk.read(f"{home}/{folder}/{file}"))
+        await logs.stop()
+
+        logs = LogManager(box.machine, ["/data", "/more"])
+        await logs.start(lambda _: LogConfig())
+        store = ChunkStore(box.machine, logs)
+        await store.load()
+        assert (await store.open(NAME, FIRST)).log_end_offset == 10
+        names = [name for path in ("/data", "/more") for name in box.disk.list(path)]
+        assert (names.count(folder), sum(map(is_stray_folder, names))) == (1, 1)
+        await logs.stop()
+
+    asyncio.run(run())
+
+
 def test_records_past_the_border_are_cut_off_and_the_rest_is_durable(box: Any) -> None:
     async def run() -> None:
         logs = LogManager(box.machine, ["/data"])

@@ -1,7 +1,8 @@
 """Reads of the inactive chunks on this broker's disks."""
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from crc32c import crc32c
 
@@ -19,12 +20,31 @@ from moldau.replication.partition_interface import AbortedTransaction, FoundOffs
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.folders.partition_metadata import MalformedMetadataError
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
+R = TypeVar("R")
+
+_UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
+
 PIECE_MAX_BYTES: Final = 1024 * 1024
 """Maximum size of a piece of a file in a response."""
+
+
+async def readable(work: Awaitable[R], chunk: ChunkId, on_unreadable: Callable[[ChunkId], None]) -> R:
+    """Wait for a read of this broker's copy of a chunk. If the copy cannot be read, ``on_unreadable`` is
+    called. Raises ``KafkaError``."""
+    try:
+        return await work
+    except KafkaError as failure:
+        error = failure
+    except (OSError, MalformedMetadataError) as failure:
+        error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
+    if error.code in _UNREADABLE:
+        on_unreadable(chunk)
+    raise error
 
 
 class ChunkHolder:

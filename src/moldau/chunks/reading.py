@@ -56,7 +56,8 @@ class ChunkReads(Protocol):
 
 
 class ChunkedPart:
-    """A :class:`moldau.replication.remote.RemotePart` over the inactive chunks of a partition."""
+    """A :class:`moldau.replication.remote.RemotePart` over the inactive chunks of a partition, and its
+    :class:`moldau.replication.remote.EarlierChunks`."""
 
     def __init__(
         self,
@@ -75,6 +76,17 @@ class ChunkedPart:
     def _chunks(self) -> Chunks:
         found = self._registration()
         return () if found is None else found.chunks
+
+    def first_local_offset(self) -> int:
+        log = self._partition.log
+        first = next((each for each in self._chunks if each.end_offset >= log.log_start_offset), None)
+        if first is None:
+            return log.local_log_start_offset
+        return max(first.start_offset, log.log_start_offset)
+
+    def border(self) -> int:
+        found = self._registration()
+        return -1 if found is None else found.start_offset
 
     # -- reads ----------------------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
-from moldau.chunks.holder import ChunkHolder
+from moldau.chunks.holder import ChunkHolder, readable
+from moldau.chunks.leader_start import LeaderStart
+from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.reading import READ_MAX_BYTES
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration, chunk_containing
@@ -70,8 +72,15 @@ class ChunkStandIn(WithoutLog, Partition):
         holder: ChunkHolder,
         redirects: ChunkRedirects,
         traffic: PartitionTraffic,
+        meters: ChunkMeters,
+        leader_start: LeaderStart,
+        on_unreadable: Callable[[ChunkId], None],
     ) -> None:
-        """``registration`` returns the partition in the newest image."""
+        """``registration`` returns the partition in the newest image. ``on_unreadable`` is called with a
+        chunk of this broker that cannot be read."""
+        self._meters = meters
+        self._on_unreadable = on_unreadable
+        self._leader_start = leader_start
         self._key = key
         self._topic = topic
         self._registration = registration
@@ -119,26 +128,36 @@ class ChunkStandIn(WithoutLog, Partition):
     async def _read(
         self, partition: PartitionRegistration, chunk: ChunkRegistration, request: ReadRequest
     ) -> ReadOutcome:
+        start_offset = await self._leader_start.offset(partition)
+        if request.offset < start_offset:
+            return self._sent_back(partition, request)  # The record was deleted.
+        chunk_id = ChunkId(*self._key, chunk.start_offset)
         try:
-            bound, chunk_id = chunk.end_offset + 1, ChunkId(*self._key, chunk.start_offset)
-            if request.offset < await self._holder.first_offset(self._topic, chunk_id):
-                # Only the leader reads records from the remote tier.
-                return self._sent_back(partition, request)
-            if request.read_committed:
-                unstable = await self._holder.open_offset(self._topic, chunk_id)
-                if unstable >= 0:
-                    # Only the leader knows the outcome of the transaction that begins at this offset.
-                    bound = min(bound, unstable)
-            if request.offset >= bound:
-                return self._sent_back(partition, request)
-            found = await self._holder.read(self._topic, self._wanted(chunk, request, bound))
+            found = await readable(self._read_here(chunk, request), chunk_id, self._on_unreadable)
         except KafkaError as error:
             logger.warning("chunk %d of %s cannot be read: %s", chunk.start_offset, self._topic, error)
             return _NOT_HERE
+        if found is None:
+            return self._sent_back(partition, request)
         if not found.size_bytes and request.min_one_batch:
             return self._sent_on(partition, request, chunk.end_offset + 1)
         self._traffic.fetched(found.size_bytes)
-        return self._found(partition, found, request)
+        self._meters.local_bytes.mark(found.size_bytes)
+        return self._found(partition, found, request, start_offset)
+
+    async def _read_here(self, chunk: ChunkRegistration, request: ReadRequest) -> ChunkRecords | None:
+        """Read the chunk on this broker. The result is ``None`` if only the leader can send the records."""
+        bound, chunk_id = chunk.end_offset + 1, ChunkId(*self._key, chunk.start_offset)
+        if request.offset < await self._holder.first_offset(self._topic, chunk_id):
+            return None  # Only the leader reads records from the remote tier.
+        if request.read_committed:
+            unstable = await self._holder.open_offset(self._topic, chunk_id)
+            if unstable >= 0:
+                # Only the leader knows the outcome of the transaction that begins at this offset.
+                bound = min(bound, unstable)
+        if request.offset >= bound:
+            return None
+        return await self._holder.read(self._topic, self._wanted(chunk, request, bound))
 
     def _wanted(self, chunk: ChunkRegistration, request: ReadRequest, bound: int) -> ChunkRead:
         return ChunkRead(
@@ -162,9 +181,11 @@ class ChunkStandIn(WithoutLog, Partition):
         )
 
     def _found(
-        self, partition: PartitionRegistration, found: ChunkRecords, request: ReadRequest
+        self, partition: PartitionRegistration, found: ChunkRecords, request: ReadRequest, start_offset: int
     ) -> ReadOutcome:
-        return self._known(partition)._replace(
+        known = self._known(partition)
+        return known._replace(
+            log_start_offset=max(known.log_start_offset, start_offset),
             views=found.views,
             size_bytes=found.size_bytes,
             aborted=found.aborted if request.read_committed else None,

@@ -71,7 +71,8 @@ class TierBelow(Protocol):
 
 
 class TieredChunkedPart:
-    """A :class:`moldau.replication.remote.RemotePart` over the remote tier and the inactive chunks."""
+    """A :class:`moldau.replication.remote.RemotePart` over the remote tier and the inactive chunks, and its
+    :class:`moldau.replication.remote.EarlierChunks`."""
 
     def __init__(
         self,
@@ -99,6 +100,14 @@ class TieredChunkedPart:
             return log.local_log_start_offset
         first = max(chunks[0].start_offset, log.log_start_offset)
         return self._tier.copied_until(first, log.local_log_start_offset)
+
+    def first_local_offset(self) -> int:
+        if self._is_log_shortened():
+            return self._partition.log.local_log_start_offset  # The local records before it have a gap.
+        return self._chunked.first_local_offset()
+
+    def border(self) -> int:
+        return self._chunked.border()
 
     # -- reads ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 
-__all__ = ["RemotePart", "RemoteSlot"]
+__all__ = ["EarlierChunks", "RemotePart", "RemoteSlot"]
 
 
 class RemotePart(Protocol):
@@ -54,6 +54,19 @@ class RemotePart(Protocol):
         ...
 
 
+class EarlierChunks(Protocol):
+    """The inactive chunks of a partition (KIP-1114), which are before its log."""
+
+    def first_local_offset(self) -> int:
+        """The first offset on the disks of the partition's brokers. It is the start of the leader's local log
+        if no inactive chunk is left."""
+        ...
+
+    def border(self) -> int:
+        """The first offset of the active chunk. The log of a replica begins at this offset or later."""
+        ...
+
+
 class RemoteSlot:
     """Contains the remote part of a log. The remote part is before the first local segment. The remote part
     exists while the partition's topic is tiered.
@@ -61,20 +74,23 @@ class RemoteSlot:
     A topic may become tiered, or stop being tiered, while its partitions are served.
     """
 
-    __slots__ = ("is_tiered", "part")
+    __slots__ = ("chunks", "is_tiered", "part")
 
     def __init__(self) -> None:
         self.part: RemotePart | None = None
         self.is_tiered = False
         """Whether the remote part has records in the remote tier, or will have such records. If not, all
         records of the remote part are in inactive chunks."""
+        self.chunks: EarlierChunks | None = None
+        """The inactive chunks; ``None`` if the partition never had inactive chunks."""
 
-    def begin(self, part: RemotePart, *, is_tiered: bool = True) -> None:
+    def begin(self, part: RemotePart, *, is_tiered: bool = True, chunks: EarlierChunks | None = None) -> None:
         """Set the remote part of the log."""
         self.part = part
         self.is_tiered = is_tiered
+        self.chunks = chunks
 
     def end(self) -> None:
         """Remove the remote part, because the topic is no longer tiered or the partition is closed. It is
         allowed to call this method again."""
-        self.part, self.is_tiered = None, False
+        self.part, self.is_tiered, self.chunks = None, False, None

@@ -17,6 +17,12 @@ from moldau.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -107,6 +113,29 @@ class Chunks:
         found = answer.topics[0].partitions[0]
         assert not found.error_code, found
         return int(found.leader_epoch), int(found.end_offset)
+
+    def offset_of(self, timestamp_ms: int) -> int:
+        """The result of ListOffsets for a timestamp, from the leader."""
+        row = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
+        topic = ListOffsetsTopic(name=self.topic, partitions=[row])
+        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+        found = ask(self.cluster.address(self.leader()), request).topics[0].partitions[0]
+        assert not found.error_code, found
+        return int(found.offset)
+
+    def fetched(self, broker: int, offset: int) -> bytes:
+        """The batches that a broker returns to a consumer that was sent to it."""
+        row = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1000,
+            topics=[FetchTopic(topic=self.topic, partitions=[row])],
+            rack_id="a",
+        )
+        found = ask(self.cluster.address(broker), request, 12).responses[0].partitions[0]
+        assert not found.error_code, found
+        return bytes(found.records or b"")
 
     def delete_topic(self, broker: int) -> None:
         """Delete the topic with a request to this broker. An admin client chooses the broker by its cached

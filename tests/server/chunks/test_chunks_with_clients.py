@@ -17,6 +17,7 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import (
     AlterChunkAssignment,
     AlterChunkAssignmentsRequest,
 )
+from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP
 from moldau.server.subsystems.chunks.peers import ChunkPeers
 
 FAST = {"log.retention.check.interval.ms": "200", "chunk.redirect.min.bytes": "0"}
@@ -127,10 +128,12 @@ def test_records_are_found_by_time_and_deleted_over_chunks(cluster: moldau.testi
         wanted = TopicPartition(chunks.topic, 0, FIRST_MS + number * 1000 - 500)
         assert consumer.offsets_for_times([wanted], LIMIT_S)[0].offset == number
     assert consumer.get_watermark_offsets(TopicPartition(chunks.topic, 0), LIMIT_S) == (0, 30)
+    assert chunks.offset_of(EARLIEST_LOCAL_TIMESTAMP) == 0, "all chunks are on the disks of brokers"
     chunks.leader()  # With this request for metadata, the admin client learns the new leader.
     deletion = chunks.admin.delete_records([TopicPartition(chunks.topic, 0, 15)])
     assert next(iter(deletion.values())).result(LIMIT_S).low_watermark == 15
     assert consumer.get_watermark_offsets(TopicPartition(chunks.topic, 0), LIMIT_S) == (15, 30)
+    assert chunks.offset_of(EARLIEST_LOCAL_TIMESTAMP) == 15
     consumer.close()
     assert chunks.read(15, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(15, 30)]
 
@@ -220,6 +223,22 @@ def test_a_consumer_with_a_rack_reads_each_chunk_from_a_broker_that_has_it(
     follows = {"client.rack": "a", "fetch.error.backoff.ms": "100"}
     assert chunks.read(30, **follows) == [(number, number) for number in range(30)]
     assert served == [0, 10]
+
+
+def test_a_broker_to_which_consumers_are_sent_returns_no_deleted_records(
+    cluster: moldau.testing.Cluster,
+) -> None:
+    chunks = Chunks(cluster, "shortened")
+    chunks.create_topic([1])
+    for number in range(10):
+        chunks.produce(number, 1)
+    chunks.create([2])
+    until(lambda: bool(chunks.fetched(1, 0)))
+    chunks.leader()
+    deletion = chunks.admin.delete_records([TopicPartition(chunks.topic, 0, 5)])
+    assert next(iter(deletion.values())).result(LIMIT_S).low_watermark == 5
+    until(lambda: not chunks.fetched(1, 0))
+    assert chunks.fetched(1, 5), "the other records are still there"
 
 
 def test_chunks_are_created_automatically_on_the_broker_with_the_fewest_bytes(

@@ -1,4 +1,4 @@
-"""After a change of the leader epoch, a session does not assume that the fetcher has used the last response."""
+"""After a new leader epoch, a session does not assume that the fetcher has used the last response."""
 
 from uuid import UUID
 

@@ -49,28 +49,37 @@ async def begin_behind_remote(
     if remote is None:
         raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, "the topic is not known here to be tiered")
     local = await list_offset(ask, partition, sent, EARLIEST_LOCAL_TIMESTAMP)
-    if local.offset <= sent.offset:
+    offset, epoch = local.offset, local.leader_epoch
+    chunks = partition.remote.chunks
+    if chunks is not None and offset < chunks.border():
+        # The first local offset is in an inactive chunk. The epoch at the border is not known here.
+        offset, epoch = chunks.border(), sent.leader_epoch
+    if offset <= sent.offset:
         return
-    epoch = await _epoch_before(ask, partition, sent, local)
-    state = await remote.auxiliary_state(epoch, local.offset, log_start_offset)
+    epoch = await _epoch_before(ask, partition, sent, offset, epoch)
+    state = await remote.auxiliary_state(epoch, offset, log_start_offset)
     logger.info(
         "the log of %s-%d ends at offset %d, and the log on the leader's disk begins at offset %d;"
         " the log continues at offset %d",
         partition.topic,
         partition.key.partition,
         sent.offset,
-        local.offset,
+        offset,
         state.offset,
     )
     await partition.following.begin_behind_remote(sent.leader_epoch, state)
 
 
 async def _epoch_before(
-    ask: Ask, partition: ClassicPartition, sent: FetchPosition, local: FoundOffset
+    ask: Ask, partition: ClassicPartition, sent: FetchPosition, offset: int, epoch: int
 ) -> int:
-    """Return the epoch of the last record before the leader's first local offset."""
-    before = await _end_of_epoch(ask, partition, sent, local.leader_epoch - 1)
-    return before[0] if before[1] >= local.offset else local.leader_epoch
+    """Return the epoch of the last record before ``offset``. ``epoch`` is the epoch of the record at this
+    offset, or a later epoch."""
+    while True:
+        earlier, end_offset = await _end_of_epoch(ask, partition, sent, epoch - 1)
+        if end_offset < offset:
+            return epoch
+        epoch = earlier
 
 
 async def list_offset(

@@ -51,7 +51,7 @@ class OffsetLookup:
             return FoundOffset(end, -1, self._replica.leader_epoch)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             is_local = timestamp_ms == EARLIEST_LOCAL_TIMESTAMP
-            start = log.local_log_start_offset if is_local else log.log_start_offset
+            start = self._first_local_offset() if is_local else log.log_start_offset
             return FoundOffset(start, -1, log.epoch_for_offset(start))
         if timestamp_ms == LATEST_TIERED_TIMESTAMP:
             remote = self._slot.part
@@ -79,6 +79,10 @@ class OffsetLookup:
         if timestamp_ms == MAX_TIMESTAMP:
             return await find_max_timestamp(self._log, self._slot.part, lookup, end_offset)
         return await find_timestamp(self._log, lambda: self._slot.part, lookup, timestamp_ms, end_offset)
+
+    def _first_local_offset(self) -> int:
+        chunks = self._slot.chunks
+        return self._log.local_log_start_offset if chunks is None else chunks.first_local_offset()
 
     def _term_start(self) -> int:
         """First offset of the present leader epoch; 0 if this replica does not lead."""

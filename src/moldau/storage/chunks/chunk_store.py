@@ -80,13 +80,14 @@ class ChunkStore:
     async def load(self) -> None:
         """Find the chunks in the log directories when the node starts. Their logs are not opened.
 
-        A folder without a readable topic id is moved aside, because it would prevent another copy.
+        A folder without a readable topic id is moved aside, because it would prevent another copy. A second
+        folder of the same chunk is moved aside, too.
         """
         for directory in self._logs.directories:
             if directory.is_online:
                 for chunk, path in await self._machine.workers.run(self._list, directory):
                     folder = _Folder(path, directory, asyncio.Lock())
-                    if chunk is None:
+                    if chunk is None or chunk in self._folders:
                         await self._move_aside(folder)
                     else:
                         self._folders[chunk] = folder
@@ -114,7 +115,8 @@ class ChunkStore:
         return folder is not None and folder.directory.is_online
 
     def __len__(self) -> int:
-        return len(self._folders)
+        """The number of chunks in the log directories that are online."""
+        return sum(folder.directory.is_online for folder in self._folders.values())
 
     def __iter__(self) -> Iterator[ChunkId]:
         return iter(tuple(self._folders))

@@ -207,9 +207,10 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         part = ChunkedPart(partition, registration, self._reads, self._redirects)
         if partition.log.config.remote_storage_enable and self.tier_of is not None:
             tier = self.tier_of(partition)
-            partition.remote.begin(TieredChunkedPart(partition, registration, part, tier))
+            both = TieredChunkedPart(partition, registration, part, tier)
+            partition.remote.begin(both, chunks=both)
         else:
-            partition.remote.begin(part, is_tiered=False)
+            partition.remote.begin(part, is_tiered=False, chunks=part)
 
     @staticmethod
     def _role_applied(

@@ -25,7 +25,7 @@ from moldau.chunks.calls import (
     SegmentCopy,
 )
 from moldau.chunks.hand_overs import HandOvers, auxiliary_state, decode_state
-from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder
+from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder, readable
 from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import by_preference
 from moldau.cluster.image.chunks import ChunkRegistration
@@ -35,13 +35,18 @@ from moldau.network.own_calls import BrokerCall, BrokerChannel
 from moldau.protocol.api import ApiKey
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import FoundOffset, PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
 from moldau.server.subsystems.chunks.tiering import ChunkSegmentStore
 from moldau.storage.chunks.chunk_store import ChunkId
-from moldau.storage.folders.partition_metadata import MalformedMetadataError
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.producers.producer_snapshot import CorruptSnapshotError
 
@@ -55,11 +60,12 @@ _Wanted = ChunkRead | ChunkSearch | ChunkFileFetch | SegmentCopy
 READ_TIMEOUT_MS: Final = 10_000
 """Time-out in ms of a call that reads a chunk. After a time-out, another broker that has the chunk is called.
 """
+FIRST_OFFSET_TIMEOUT_MS: Final = 1_000
+"""Time-out in ms of a request for the first offset of a partition. Consumers wait for the response."""
 HAND_OVER_TIMEOUT_MS: Final = 5_000
 STORE_TIMEOUT_MS: Final = 300_000
 """Time-out in ms of a call that stores a segment in the remote tier."""
 _INCARNATION_CHECK_S: Final = 1.0
-_UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
 
 class ChunkPeers:
@@ -114,14 +120,10 @@ class ChunkPeers:
         error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if self._has(chunk, wanted):
             try:
-                return self._read_here(await read_here())
+                return self._read_here(await readable(read_here(), ChunkId(*wanted[:3]), self.on_unreadable))
             except KafkaError as failure:
                 error = failure
-            except (OSError, MalformedMetadataError) as failure:
-                error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
             logger.warning("chunk %d cannot be read on this broker: %s", chunk.start_offset, error)
-            if error.code in _UNREADABLE:
-                self.on_unreadable(ChunkId(*wanted[:3]))
         found = await self._call_holder(call, chunk, wanted, error)
         if isinstance(found, ChunkRecords):
             self._meters.proxied_bytes.mark(found.size_bytes)
@@ -262,6 +264,21 @@ class ChunkPeers:
         rows = [row for folder in answer.results for topic in folder.topics for row in topic.partitions]
         return sum(row.partition_size for row in rows)
 
+    async def first_offset(self, topic: str, index: int, partition: PartitionRegistration) -> int:
+        """The first offset of a partition, from its leader. Raises ``KafkaError``."""
+        address = self._view.address(partition.leader, self._listener_name)
+        if address is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {partition.leader} is not known")
+        row = ListOffsetsPartition(partition_index=index, timestamp=EARLIEST_TIMESTAMP)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[row])])
+        answer = await self._client.request(
+            *address, ApiKey.LIST_OFFSETS, None, request, FIRST_OFFSET_TIMEOUT_MS
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code is not ErrorCode.none:
+            raise KafkaError(found.error_code)
+        return int(found.offset)
+
     def _channel(self, broker_id: int, timeout_ms: int) -> BrokerChannel:
         address = self._view.address(broker_id, self._listener_name)
         if address is None:
@@ -289,16 +306,22 @@ class ChunkCallService:
         self._holder = holder
         self._hand_overs = hand_overs
         self._tier = tier
+        self.on_unreadable: Callable[[ChunkId], None] = lambda _: None
+        """Called with a chunk of this broker that cannot be read."""
 
     async def read(self, wanted: ChunkRead) -> ChunkRecords:
-        return await self._holder.read(self._topic(wanted), wanted)
+        return await self._readable(wanted, self._holder.read(self._topic(wanted), wanted))
 
     async def find(self, wanted: ChunkSearch) -> FoundOffset:
         topic = self._topic(wanted)
-        return await self._holder.find(topic, wanted, self._holder.lookup(topic, wanted.partition_index))
+        lookup = self._holder.lookup(topic, wanted.partition_index)
+        return await self._readable(wanted, self._holder.find(topic, wanted, lookup))
 
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        return await self._holder.fetch_file(wanted)
+        return await self._readable(wanted, self._holder.fetch_file(wanted))
+
+    async def _readable(self, wanted: _Wanted, work: Coroutine[Any, Any, R]) -> R:
+        return await readable(work, ChunkId(*wanted[:3]), self.on_unreadable)
 
     async def take_over(self, state: HandedOver) -> None:
         self.check_tier(self._topic(state))

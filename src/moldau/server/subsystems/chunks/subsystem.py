@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from moldau.chunks.calls import CALLS, ChunkService
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.holder import ChunkHolder
+from moldau.chunks.leader_start import LeaderStart
 from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.chunks.stand_in import ChunkStandIn
@@ -109,7 +111,8 @@ class ChunksSubsystem(Subsystem):
     def _connect_copies(self) -> None:
         """Set the callbacks between the objects that read, copy and serve chunks, and register the gauges of
         this broker's chunks."""
-        self.peers.on_unreadable = self._copies.unreadable
+        self.peers.on_unreadable = self._service.on_unreadable = self._copies.unreadable
+        self._context.logs.offline_listeners.append(lambda _: self._copies.wake.set())
         self._copies.check_topic = self._service.check_tier
         registry, copies = self._context.meters.registry, self._copies
         held, moved = registry.scoped("moldau.chunks", "Held"), registry.scoped("moldau.chunks", "Copies")
@@ -152,7 +155,18 @@ class ChunksSubsystem(Subsystem):
             return found
         traffic = PartitionTraffic(self._context.meters.topics, topic.name)
         registration = self._kind.registration_of(key)
-        found = ChunkStandIn(key, topic.name, registration, self._holder, self._redirects, traffic)
+        start = LeaderStart(partial(self.peers.first_offset, topic.name, index))
+        found = ChunkStandIn(
+            key,
+            topic.name,
+            registration,
+            self._holder,
+            self._redirects,
+            traffic,
+            self._meters,
+            start,
+            self._copies.unreadable,
+        )
         self._stand_ins[key] = found
         return found
 

@@ -262,7 +262,7 @@ class ChunkCopies:
 
     def unreadable(self, chunk: ChunkId) -> None:
         """A read of this broker's copy has failed. Copy the chunk again from another broker."""
-        if chunk not in self._replaced and chunk not in self._unreadable:
+        if chunk in self._store and chunk not in self._replaced and chunk not in self._unreadable:
             self._unreadable.add(chunk)
             self.wake.set()
 
@@ -316,7 +316,7 @@ class ChunkCopies:
         if is_here == in_sync:
             if is_here and own.chunk_id in self._unreadable:
                 await self._replace(own)
-            if is_here or not own.chunk.isr:
+            if is_here or not own.chunk.isr or self._is_in_failed_folder(own):
                 return
             self.check_topic(own.topic.name)
             source = self._source(own, own.chunk.isr)
@@ -328,7 +328,7 @@ class ChunkCopies:
                 return
             is_here = True
         elif in_sync:
-            if self._may_be_carved(own):
+            if not self._is_lost(own):
                 raise KafkaError(ErrorCode.kafka_storage_error, "its log is not renamed yet")
             logger.error("chunk %d of %s is not on this broker any more", own.chunk.start_offset, own.name)
         home = self._store.directory_of(own.chunk_id)
@@ -371,12 +371,31 @@ class ChunkCopies:
 
     # -- lookups --------------------------------------------------------------------------------
 
-    def _may_be_carved(self, own: _OwnChunk) -> bool:
-        """Whether this broker may already have the records of the chunk. Either the partition's old log has
-        not become the chunk's log yet, or the chunk's log may be in an offline folder."""
+    def _is_lost(self, own: _OwnChunk) -> bool:
+        """Whether this broker cannot read a chunk that it should have. The result is False if the partition's
+        old log may still become the chunk's log, and no other broker has the chunk. This log would not be
+        used any more after the report of the loss."""
+        if self._store.directory_of(own.chunk_id) is not None:
+            return True  # The folder of the chunk is in a log directory that has failed.
         log = self._logs.get(own.name)
-        is_older = log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset
-        return is_older or not all(each.is_online for each in self._logs.directories)
+        if log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset:
+            return False
+        if all(each.is_online for each in self._logs.directories):
+            return True
+        return self._is_in_failed_folder(own) and len(own.chunk.isr) > 1
+
+    def _is_in_failed_folder(self, own: _OwnChunk) -> bool:
+        """Whether this broker's copy is in a log directory that has failed. The copy may be usable after the
+        next start, so the chunk is not copied to another log directory."""
+        found, directories = self._store.directory_of(own.chunk_id), self._logs.directories
+        if found is not None:
+            return not found.is_online
+        home = own.chunk.directory_of(self._view.local_id)
+        known = {each.directory_id: each.is_online for each in directories}
+        if home == MIGRATING_DIRECTORY:
+            return False
+        # The id of a log directory that could not be read at the start may be unknown.
+        return not known.get(home, None not in known)
 
     def _newest(self, own: _OwnChunk) -> _OwnChunk | None:
         """The chunk in the newest image; ``None`` if this broker must no longer have the chunk."""

@@ -1,5 +1,5 @@
-"""The node of the demo: a ``moldau dev`` process that can be killed. The module also reads the content of its
-object store, and counts its requests to the store.
+"""The node of the demo: a ``moldau dev`` process that can be killed. The module also reads the content of the
+node's object store, and counts the node's requests to the store.
 """
 
 import contextlib

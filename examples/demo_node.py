@@ -64,7 +64,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """Kill the process without warning and clean-up, as a power cut does."""
+        """Kill the process with SIGKILL, so that it cannot clean up."""
         assert self._process is not None
         self._count_requests()
         os.kill(self._process.pid, signal.SIGKILL)

@@ -155,7 +155,7 @@ def run_pipelines(pipelines: list[Pipeline], requests_each: int) -> None:
 
 
 def hold_long_polls(bootstrap: str, topic: str, count: int, max_wait_ms: int) -> "LongPolls":
-    """Open ``count`` connections. Each of them fetches at the end of ``topic``."""
+    """Open ``count`` connections of consumers that wait for the first record of ``topic``."""
     request = fetch_frame(topic, 0, 0, max_wait_ms)
     connections = []
     for position in range(count):

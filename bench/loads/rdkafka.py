@@ -121,7 +121,7 @@ class Client:
 
 
 class BatchProducer(Client):
-    """Produces copies of one payload, ``batch_count`` in each call."""
+    """Produces copies of one payload, at most ``batch_count`` in each call."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Partition chunks (KIP-1114): ``python -m bench.chunks [image] [reads] [creation] [growth] [--gb 1]``.
 
-*image*: 100,000 chunks in the metadata image, its memory, and the time to load them. *reads*: librdkafka
+*image*: the memory of a metadata image with 100,000 chunks, and the time to load it. *reads*: librdkafka
 reads an ordinary partition, and partitions whose records are in chunks, directly and through the leader.
 *creation*: the latencies of a producer while chunks are created. *growth*: a fourth broker joins a cluster
 and takes half of the new records. Then old chunks move to it at a limited rate.

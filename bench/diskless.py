@@ -30,7 +30,7 @@ UPLOAD_TIMES: Final = re.compile(
 )
 PACED_RECORDS_PER_S: Final = 1000
 LONG_RUN_BYTES: Final = 250_000_000
-"""Records of one idempotent producer at S3's latency. They are enough for about fifty objects."""
+"""Size of the records of one idempotent producer at S3's latency. They are enough for about fifty objects."""
 SAMPLE_INTERVAL_S: Final = 0.1
 
 BILLED: Final = "diskless.append.early.close.puts.per.second=8"

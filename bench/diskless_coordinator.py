@@ -182,7 +182,7 @@ def _ms(latencies: list[float]) -> str:
 
 async def _run(folder: Path, live_batches: int) -> None:
     bench = Bench(folder)
-    collect_rarely()  # a node also collects garbage rarely
+    collect_rarely()  # collect garbage as rarely as a node does
     await bench.start()
     await bench.service.create_partitions(0, [PartitionsToCreate(TOPIC, "bench", range(PARTITIONS))])
     await bench.commit_many(live_batches)

@@ -168,7 +168,7 @@ def print_profile(profile: cProfile.Profile) -> None:
 
 
 def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """Check only that a batch is complete."""
+    """Check only the size, the format version and the checksum of a batch."""
     header = parse_header(buffer)
     size = header[1] + LOG_OVERHEAD_BYTES  # by index, as in the broker
     if (
@@ -199,7 +199,7 @@ async def validation(server: SocketServer, options: argparse.Namespace) -> None:
             for _ in range(options.requests // options.burst):
                 await feed(connection, wire, burst)
             await wire.reading()
-            if number:  # the first round warms up
+            if number:  # the first round is only a warm-up
                 count = options.requests // options.burst * options.burst
                 spent[name].append((time.thread_time() - start) / count * 1e6)
     wire.close()

@@ -123,7 +123,7 @@ def _consolidate(broker: Broker, name: str, units: int, run: RunUnits, is_copy: 
             done = consolidate_once(job, timed)
         except _Copied:
             return rounds[0]
-    if done["failures"] or done["bytes"] < 0.9 * units * UNIT_BYTES:  # batches are a little smaller
+    if done["failures"] or done["bytes"] < 0.9 * units * UNIT_BYTES:  # batches are not quite full
         raise RuntimeError(f"{name}: {done}")
     wall_s, cpu_s = sum(one.wall_s for one in rounds), sum(one.cpu_s for one in rounds)
     return Round(wall_s, cpu_s, done["bytes"], rounds[-1].jvm_bytes, rounds[-1].python_bytes)

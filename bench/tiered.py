@@ -186,7 +186,9 @@ def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, part
 
 def begin_apart(broker: Broker, name: str, partitions: int) -> None:
     """Close a segment of each partition, because work that occurs only once must not be measured. Then fill a
-    part of each next segment, so that these segments do not all close at the same moment."""
+    part of the next segment of each partition, and a different part for each partition, so that these
+    segments do not all close at the same moment.
+    """
     producer = BatchProducer(broker.bootstrap, name, RECORD_SIZE, 2 * SEGMENT_RECORDS, {})
     for partition in range(partitions):
         producer.produce(partition, SEGMENT_RECORDS + 1 + SEGMENT_RECORDS * partition // partitions)

@@ -98,8 +98,9 @@ class Ratios(NamedTuple):
 
 
 def ratios(above: Sequence[Slice], below: Sequence[Slice]) -> Ratios:
-    """Divide the p99 of each slice in ``above`` by the p99 of the slice in ``below`` that was measured
-    directly before or after it."""
+    """Divide the p99 of each slice in ``above`` by the p99 of the slice in ``below`` that was measured in the
+    same round.
+    """
     found = sorted(one["ack_p99_ms"] / other["ack_p99_ms"] for one, other in zip(above, below, strict=True))
     low, median, high = statistics.quantiles(found, n=4, method="inclusive")
     return Ratios(median, low, high)

@@ -165,7 +165,9 @@ class ClusterDemo:
         return leader
 
     def _all_in_sync(self) -> bool:
-        """Whether all replicas are in sync in each partition that has a log, including internal topics."""
+        """Whether all replicas are in sync in each partition of all topics, including internal topics. The
+        diskless topic is left out.
+        """
         try:
             topics = self._admin.list_topics(timeout=10).topics.values()
         except KafkaException:

@@ -1,5 +1,5 @@
-"""The node of the demo: a ``moldau dev`` process that can be killed. The module also reads the content of its
-object store, and counts its requests to the store.
+"""The node of the demo: a ``moldau dev`` process that can be killed. The module also reads the content of the
+node's object store, and counts the node's requests to the store.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """Kill the process without warning and clean-up, as a power cut does."""
+        """Kill the process with SIGKILL, so that it cannot clean up."""
         assert self._process is not None
         self._count_requests()
         os.kill(self._process.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ from typing import Any
 from demo_node import console
 
 SETTINGS = (
-    # A killed broker is fenced after 3 s instead of Kafka's 9 s, because a demo is short.
+    # A broker without heartbeats is fenced after 3 s instead of Kafka's 9 s, because a demo is short.
     "broker.heartbeat.interval.ms=500",
     "broker.session.timeout.ms=3000",
     # All diskless partitions have one coordinator, so the loss of its broker has the largest effect.

@@ -100,7 +100,9 @@ class GroupReader:
         self._thread.start()
 
     def end(self, expected: Mapping[str, set[int]], deadline: Deadline) -> None:
-        """Wait until the reader has read ``expected`` records, and leave the group."""
+        """Wait until the reader has read as many records of each topic as ``expected`` has, and leave the
+        group.
+        """
         try:
             while any(len(set(self.numbers[topic])) < len(numbers) for topic, numbers in expected.items()):
                 left = {topic: len(numbers - set(self.numbers[topic])) for topic, numbers in expected.items()}

@@ -33,7 +33,7 @@ ABSENCE_PARTITIONS: Final = 12
 WARM_UP_S: Final = 1.0
 PROPERTIES: Final = {"min.insync.replicas": "2", "auto.leader.rebalance.enable": "false"}
 SHORT_SESSIONS: Final = {
-    # With the default of 9 s, a killed broker keeps its partitions for 9 s in both systems.
+    # With the default of 9 s, a killed broker of Kafka keeps its partitions for 9 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     # One coordinator loads the offsets of all groups.

@@ -129,8 +129,9 @@ class Pipeline:
 
 
 def run_pipelines(pipelines: list[Pipeline], requests_each: int) -> None:
-    """Send ``requests_each`` requests (a multiple of the depth) on every connection, and read all
-    responses."""
+    """Send ``requests_each`` requests on every connection, and read all responses. ``requests_each`` must be
+    a multiple of :data:`PIPELINE_DEPTH`.
+    """
     poller = select.poll()
     by_number = {pipeline.fileno(): pipeline for pipeline in pipelines}
     goals = {number: pipeline.sent + requests_each for number, pipeline in by_number.items()}
@@ -154,7 +155,7 @@ def run_pipelines(pipelines: list[Pipeline], requests_each: int) -> None:
 
 
 def hold_long_polls(bootstrap: str, topic: str, count: int, max_wait_ms: int) -> "LongPolls":
-    """Open ``count`` connections. Each of them fetches at the end of ``topic``."""
+    """Open ``count`` connections of consumers that wait for the first record of ``topic``."""
     request = fetch_frame(topic, 0, 0, max_wait_ms)
     connections = []
     for position in range(count):

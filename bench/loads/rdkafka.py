@@ -91,7 +91,7 @@ def version() -> str:
 
 
 class Client:
-    """A librdkafka handle for one topic, with librdkafka's defaults for all other settings."""
+    """A librdkafka handle for one topic. Settings that are not given have librdkafka's defaults."""
 
     def __init__(self, kind: int, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
         error = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
@@ -121,7 +121,7 @@ class Client:
 
 
 class BatchProducer(Client):
-    """Produces copies of one payload, ``batch_count`` in each call."""
+    """Produces copies of one payload, at most ``batch_count`` in each call."""
 
     def __init__(
         self,
@@ -139,8 +139,9 @@ class BatchProducer(Client):
             message.payload, message.len = address, payload_size_bytes
 
     def produce(self, partition: int, count: int) -> None:
-        """Put ``count`` records into librdkafka's queue (at most the batch count). Wait while the queue is
-        full."""
+        """Put ``count`` records into librdkafka's queue. Wait while the queue is full. ``count`` is at most
+        the ``batch_count`` of the constructor.
+        """
         while count:
             # librdkafka does not copy or free the payload, which exists longer than every message
             count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)

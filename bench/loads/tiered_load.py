@@ -109,8 +109,8 @@ def catch_up(spec: dict[str, Any]) -> None:
     consumer on another machine.
 
     Therefore its process has the lowest priority, and so has the session of the process (``setsid``). It
-    reads only the ends of batches, and the kernel discards the other bytes without copying them. A command
-    begins a slice, and the next command ends this slice.
+    reads only the first bytes of each batch, and the kernel discards the other bytes without copying them. A
+    command begins a slice, and the next command ends this slice.
     """
     os.setsid()
     with contextlib.suppress(OSError):

@@ -53,8 +53,7 @@ QUICK = Plan(
 
 @contextlib.contextmanager
 def topic(broker: Measured, name: str, partitions: int, replicas: int = 1) -> Iterator[str]:
-    """A topic for one measurement. It is deleted after the block, and its files are then removed
-    immediately."""
+    """A topic for one measurement. It is deleted after the block, and its files are removed 0.1 s later."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     new = NewTopic(
         name, num_partitions=partitions, replication_factor=replicas, config={"file.delete.delay.ms": "100"}

@@ -91,5 +91,5 @@ def megabytes(size_bytes: float) -> int:
 
 
 def rounded(value: float) -> float | int:
-    """Three significant digits. The runs vary so much that more digits would be useless."""
+    """About three significant digits. The runs vary so much that more digits would be useless."""
     return round(value) if value >= 100 else round(value, 1 if value >= 10 else 2)

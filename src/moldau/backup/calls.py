@@ -81,7 +81,7 @@ class SaveLogsRequest(Message):
     """The prefix of the keys of the objects that are stored."""
     rounds: int = wire("int32")
     """Number of times that the sender has saved all logs before this call. A broker that wants to delete data
-    waits until it receives a higher number.
+    waits until this number has increased.
     """
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
     """The partitions to save. The array is empty for a broker that leads none of the logs. Such a broker only
@@ -142,7 +142,7 @@ class LogSaving(Protocol):
     """Saves logs that this broker leads."""
 
     async def save_logs(self, wanted: LogsToSave) -> Sequence[SavedLog]:
-        """Store the committed records after ``from_offset`` of every log.
+        """Store the committed records of every log, beginning at ``from_offset``.
 
         Raises ``KafkaError``: NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH if this broker does not lead a
         log in the given epoch, KAFKA_STORAGE_ERROR when the store fails.

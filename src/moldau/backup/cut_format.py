@@ -4,7 +4,7 @@ state. Pure.
 =========================================== ==========================================================
 key                                         content
 =========================================== ==========================================================
-``.moldau/backup/data/<generation>-…``      pieces of logs: record batches, or bytes of snapshots
+``.moldau/backup/data/<generation>-…``      record batches of logs, bytes of snapshots, or the metadata
 ``.moldau/backup/cuts/<generation>-…``      a cut: every log with its pieces, as JSON, in one object
 =========================================== ==========================================================
 

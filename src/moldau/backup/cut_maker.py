@@ -308,8 +308,8 @@ class CutMaker:
 
 
 def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
-    """The partitions of those of the given topics that exist. Raises ``KafkaError`` when a partition has no
-    leader.
+    """The partitions of the given topics. Topics that do not exist are left out. Raises ``KafkaError`` when a
+    partition has no leader.
     """
     found: list[LedLog] = []
     for name in topics:

@@ -93,8 +93,9 @@ def _batch(values: Sequence[bytes]) -> bytes:
 
 
 def decode_image(content: memoryview) -> list[Message]:
-    """The records of an image. Raises ``KafkaError(corrupt_message)``. Raises ``MetadataError`` for a record
-    that this version does not support."""
+    """The records of an image. Raises ``KafkaError(corrupt_message)`` for a damaged batch, and
+    ``MetadataError`` for a record that this version does not support.
+    """
     found: list[Message] = []
     for position, header in iter_headers(content):
         check_batch(content, position)

@@ -212,9 +212,10 @@ async def _save(found: _SavedRange, upload: _Upload) -> _Saved:
 
 
 def _continues(found: _SavedRange) -> bool:
-    """Whether the log still contains the saved records, and all records after them.
+    """Whether this leader's log continues the saved log, and still has all records from ``from_offset`` on.
 
-    Raises ``KafkaError`` if a log that must not lose records has lost saved records.
+    Raises ``KafkaError`` if a log that must not lose records has lost saved records, or if a new leader does
+    not know yet that the saved records are committed.
     """
     wanted, log = found.wanted, found.partition.log
     last = wanted.saved_end_offset - 1

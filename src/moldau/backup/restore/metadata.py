@@ -51,9 +51,12 @@ class NewGeneration(NamedTuple):
 
     number: int
     starts: Mapping[LogId, int]
-    """The offset after the last record of the cut, by partition. The partitions include the log of the first
-    diskless coordinator. A restore gives this log a new generation, so the number of its generations is the
-    number of restores of the cluster."""
+    """For each partition, the offset at which the new generation begins. Usually it is the offset after the
+    last record of the cut. It is an earlier offset if the restore aborts a transaction that was committed
+    while the state was saved. The partitions include the logs of the diskless coordinators. A restore gives
+    these logs a new generation, too, so the number of generations of the first log is the number of restores
+    of the cluster.
+    """
     restores: int = 1
     """The number of restores since the cut, including this one. Each of these restores may have used higher
     epochs and producer ids than the cut contains."""
@@ -215,7 +218,7 @@ def _is_of_old_node(record: r.ConfigRecord, placement: ReplicaPlacement) -> bool
 
 
 def _producer_ids(state: NewState, record: r.ProducerIdsRecord) -> None:
-    """The last of the new records contains the next producer id."""
+    """Drop the record, because the last of the new records contains the next producer id."""
     state.next_producer_id = max(state.next_producer_id, record.next_producer_id)
 
 

@@ -1,9 +1,10 @@
 """The brokers of a restored cluster, and the assignment of replicas to them. Pure.
 
 If a new broker has the id of an old broker, the new broker gets the replicas of the old broker. Each other
-replica goes to the broker of the same rack that has the fewest replicas. If that rack has no broker left, the
-replica goes to any broker. If there are fewer brokers than replicas, the partition has a replica on each
-broker.
+replica goes to the least used broker of the same rack or, if that rack has no broker left, of any rack. For
+the first replica of a partition, this is the broker that has the fewest first replicas. For the other
+replicas, it is the broker that has the fewest replicas. If there are fewer brokers than replicas, the
+partition has a replica on each broker.
 """
 
 from collections import Counter

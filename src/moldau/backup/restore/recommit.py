@@ -218,7 +218,7 @@ class _Share:
     """The batches of an object for one coordinator."""
 
     batches: list[BatchToCommit] = field(default_factory=list)
-    """The batches without transactions."""
+    """The batches that do not belong to transactions."""
     transactional_batches: int = 0
 
 

@@ -85,16 +85,16 @@ class RestoreReport:
     damaged_cuts: Sequence[str] = ()
     """Cuts that are newer than the restored cut and cannot be read."""
     missing: list[str] = field(default_factory=list)
-    """Objects of the cut that cannot be read. Each has a reason."""
+    """Data of the cut that cannot be read or restored: one line for each, with the reason."""
     aborted_transactions: int = 0
-    """Number of transactions that were open when the state was saved."""
+    """Number of producers whose open transactions the restore aborts."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons why a restore would be refused. Only the report of a dry run contains reasons."""
     remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)
     """For each classic tiered partition, the offset after its remote records. The remote records before this
     offset are restored."""
     folders: Mapping[int, str] = field(default_factory=dict)
-    """The folders that were written, by node id."""
+    """The log folder with the restored logs, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)
 
 

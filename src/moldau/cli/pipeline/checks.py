@@ -96,8 +96,8 @@ def orphans(
 ) -> None:
     """Find objects that no diskless coordinator knows. With --delete, remove these objects.
 
-    An object is removed if it is old enough, and if every coordinator has logged that this coordinator will
-    never commit a part of the object. If a coordinator does not answer, all objects that it may know stay.
+    An object is removed if it is old enough, and if each coordinator has logged that it will never commit a
+    part of the object. If a coordinator does not answer, all objects that it may know stay.
 
     \b
     Example:

@@ -1,1 +1,1 @@
-"""Measurements, with their sizes, the resources of processes, and the reports."""
+"""Runs measurements: their sizes, the resources that processes use, and the reports."""

@@ -28,7 +28,7 @@ DIRECTORY = uuid.UUID(int=77)
 
 
 def formatted(folder: Path, machine: Machine, **options: object) -> uuid.UUID:
-    """The directory id of a folder that is formatted."""
+    """Format a folder. Returns its directory id."""
     values = {"cluster_id": new_cluster_id(machine.entropy), "node_id": 1, **options}
     request = FormatRequest(log_dirs=[str(folder)], metadata_dir=str(folder), **values)  # type: ignore[arg-type]
     format_storage(machine.disk, machine.entropy, request, 1234)

@@ -36,7 +36,7 @@ def walked(header, data, step=7, bounds=None, renumbers=False):
 
 
 def read(header, data):
-    """The result of reading record by record. None if a record cannot be read."""
+    """The result of reading record by record. If a record cannot be read, it is the class of the error."""
     try:
         return list(iter_opened(header, data))
     except InvalidRecordError as error:

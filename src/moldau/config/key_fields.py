@@ -5,7 +5,8 @@ field of the settings class. For example::
 
     segment_bytes: int = from_key("segment.bytes", 1024**3)
 
-The settings of a node are then ``LogConfig(**values_of(LogConfig, topic))``.
+Then ``LogConfig(**values_of(LogConfig, topic))`` makes the settings of a topic's logs from the configuration
+``topic``.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""A late copy of a marker does not end a later transaction (KIP-890, version 2). A marker that is sent again
-is accepted."""
+"""A late copy of a marker does not end a later transaction (KIP-890, version 2). If no
+transaction is open, a marker that is sent again is accepted."""
 
 import asyncio
 import pathlib

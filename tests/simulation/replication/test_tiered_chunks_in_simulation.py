@@ -62,7 +62,7 @@ def dropped_before_copied(patch: pytest.MonkeyPatch) -> None:
 
 
 def chunks_skipped(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: the leader copies the segments of its log before the chunks."""
+    """Inserted defect: the leader copies the segments of its log, but not the chunks."""
     copy = ChunkTiering.copy
 
     async def later(self: ChunkTiering, partition: TaskPartition) -> bool:

@@ -21,8 +21,8 @@ def test_acknowledged_records_stay_readable_and_no_object_leaks(name: str, count
         # This seed found a defect: if a log began after the start of its first local segment, only the leader
         # epochs of the log contained this log start. After a kill the log start moved back.
         ("tiered", 15),
-        # This seed found a defect: the record of a segment was dropped because its topic had been deleted,
-        # but the segment was copied.
+        # This seed found a defect: a segment was copied although its topic had been deleted and the metadata
+        # of the segment had been dropped.
         ("consolidation", 60029),
         # This seed found a wrong check: the check expected deletions of objects, although a start had
         # truncated a log and therefore delayed all deletions.

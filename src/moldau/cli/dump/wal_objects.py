@@ -1,5 +1,5 @@
-"""Dumps WAL objects of diskless topics. An object is a file in a folder that is used as an object store, or
-was read from an object store.
+"""Dumps WAL objects of diskless topics. The objects are files: either they are in a folder that is used as an
+object store, or they were downloaded from an object store.
 """
 
 from collections.abc import Iterator

@@ -39,7 +39,8 @@ class Scratch:
 
 
 class PartitionCache:
-    """The local cache of a partition: a range of offsets, and copies of the coordinator's offsets."""
+    """The local cache of a partition: the batches of one range of offsets, and copies of the coordinator's
+    high watermark and log start offset."""
 
     log: PartitionLog
     """The local segments. Use them only when :attr:`has_log` is true."""

@@ -356,8 +356,8 @@ def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
 
 
 def _lost_track(share: FileShare, error: Exception) -> None:
-    """Give up a part after an unexpected error, because a bug must not block all later files of a
-    coordinator."""
+    """Answer all batches of a share with an error, because an unexpected error has occurred. Otherwise a bug
+    would block all later files of the coordinator."""
     share.file.is_uncertain = True
     share.outcomes = ()  # the offsets are unknown, so no batch may be passed to the cache
     _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")

@@ -1,4 +1,4 @@
-"""Compiles a message class and a version into a straight-line decoding function.
+"""Compiles a message class and a version into a decoding function for this version only.
 
 Moldau has its own decoders and does not use kio's readers with an adapter, for three reasons. First, kio's
 ``timedelta`` and ``datetime`` cannot represent every legal value. An int64 of milliseconds has a larger range

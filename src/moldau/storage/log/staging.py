@@ -131,7 +131,7 @@ def _stores_as_given(config: LogConfig) -> bool:
     its header."""
     return (
         config.compression is None
-        # The acknowledgement may have to wait for a flush.
+        # With a lower value, the acknowledgement may have to wait for a flush.
         and config.flush_messages == _INT64_MAX
         and config.message_timestamp_type is TimestampType.CREATE_TIME
         and config.message_timestamp_before_max_ms == _INT64_MAX

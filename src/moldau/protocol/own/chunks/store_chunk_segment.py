@@ -12,7 +12,7 @@ from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
 
 NO_SEGMENT = UUID(int=0)
-"""The segment id of a request that only describes the segment."""
+"""The segment id in a request that only asks for a description of the segment."""
 
 
 @message

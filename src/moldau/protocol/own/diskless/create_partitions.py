@@ -14,7 +14,7 @@ class DisklessCreatablePartitions(Message):
     num_partitions: int = wire("int32", default=0)
     partition_indexes: Sequence[int] | None = wire(["int32"], nullable="0+", default=None)
     """Moldau's own field: the partitions that belong to this coordinator. Null means all partitions from 0 to
-    ``num_partitions``."""
+    ``num_partitions - 1``."""
 
 
 @message

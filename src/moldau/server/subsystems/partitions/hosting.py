@@ -113,7 +113,7 @@ class PartitionHosting:
         self._topics = EMPTY_IMAGE.topics
         self._at_start: dict[int, int] | None = None
         """Partition counts of the topics in the first image, by the topic ids as integers. The table is empty
-        if every folder was read.
+        if every log folder could be read, because then it is not needed.
         """
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:

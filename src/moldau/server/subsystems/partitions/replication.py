@@ -112,8 +112,8 @@ class Replication:
         self._fetchers.resize(self._context.metadata.configs.broker.integer("num.replica.fetchers"))
 
     def throttle(self, topics: Iterable[str]) -> None:
-        """Apply changed configs of topics, or of this broker, that determine which replicas are throttled
-        (KIP-73)."""
+        """Apply changed configs of throttled replication (KIP-73): the rates of this broker, and the
+        throttled replicas of topics."""
         configs = self._context.metadata.configs
         self._leader_quota.bytes_per_second = configs.broker.integer("leader.replication.throttled.rate")
         self._follower_quota.bytes_per_second = configs.broker.integer("follower.replication.throttled.rate")

@@ -35,6 +35,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record, read_records
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.rpc import RpcConnection
+from moldau.simulation.clients.stale_leaders import is_replaced
 from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
 from moldau.simulation.world.process import PROCESS
 
@@ -453,7 +454,8 @@ class Consumer(SimulatedClient):
         elif answer.error_code is ErrorCode.offset_out_of_range and self._shortened:
             await self._begin_again()
         elif answer.error_code is ErrorCode.offset_out_of_range:
-            self.history.violate(f"{self.name}: offset {self.position} is out of range")
+            if not await is_replaced(connection, self.partition, self.name, (self.bootstrap, *self.others)):
+                self.history.violate(f"{self.name}: offset {self.position} is out of range")
             await self.pause()
         if answer.error_code is not ErrorCode.none:
             raise RetryError(answer.error_code.name)

@@ -2,13 +2,23 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
 
 from cli.conftest import Run
-from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, ObjectPart, cut_key, encode_cut
+from moldau.backup.cut_format import (
+    DATA_FOLDER,
+    ClusterCut,
+    LogId,
+    LogPieces,
+    ObjectPart,
+    cut_key,
+    encode_cut,
+)
 from moldau.backup.image_object import ImageEncoder
 from moldau.cli.serving.serve import read_config
 from moldau.cli.storage.backup import restored_at_start
@@ -16,6 +26,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.protocol.records.metadata import FeatureLevelRecord
 
 CREATED_MS = 1_700_000_000_000
+NO_LOGS: Mapping[LogId, LogPieces] = {}
 
 
 @pytest.fixture
@@ -37,8 +48,8 @@ def _store(tmp_path: Path, key: str, content: bytes) -> Path:
     return path
 
 
-def _save(tmp_path: Path, number: int) -> tuple[Path, Path]:
-    """Store a cut that contains no logs. Returns the file of the cut, and the file of its metadata."""
+def _save(tmp_path: Path, number: int, logs: Mapping[LogId, LogPieces] = NO_LOGS) -> tuple[Path, Path]:
+    """Store a cut, by default without logs. Returns the file of the cut, and the file of its metadata."""
     level = FeatureLevelRecord(name="metadata.version", feature_level=26)
     image = asyncio.run(ImageEncoder().encode(MetadataDelta().replay_all([level]).apply()))
     key = f"{DATA_FOLDER}{CREATED_MS + number}-1-image"
@@ -49,6 +60,7 @@ def _save(tmp_path: Path, number: int) -> tuple[Path, Path]:
         metadata=ObjectPart(key, 0, len(image), crc32c(image)),
         metadata_offset=10,
         metadata_epoch=1,
+        logs=logs,
     )
     return _store(tmp_path, cut_key(cut, 1, "a"), encode_cut(cut)), _store(tmp_path, key, image)
 
@@ -121,6 +133,27 @@ def test_a_folder_with_data_prevents_a_restore(tmp_path: Path, properties: Path,
     done = cli("storage", "restore", "-c", str(properties))
     assert (done.code, done.err) == (1, f"moldau: {obstacle}\n")
     assert not (tmp_path / "store" / ".moldau" / "backup" / "generations").exists()
+
+
+def test_another_count_of_metadata_partitions_of_the_tier_prevents_a_restore(
+    tmp_path: Path, properties: Path, cli: Run
+) -> None:
+    """The restored node could not read any remote segment."""
+    _save(tmp_path, 0, {LogId(UUID(int=1), index): LogPieces("__remote_log_metadata") for index in range(4)})
+    tier = ("--set", "remote.log.storage.system.enable=true")
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run", "--json", *tier)
+    (obstacle,) = json.loads(seen.out)["obstacles"]
+    assert seen.code == 1
+    assert obstacle.startswith(
+        "remote.log.metadata.topic.num.partitions of node 1 is 50, but the saved __remote_log_metadata has 4"
+    )
+    done = cli("storage", "restore", "-c", str(properties), *tier)
+    assert (done.code, done.err) == (1, f"moldau: {obstacle}\n")
+    assert not (tmp_path / "store" / ".moldau" / "backup" / "generations").exists()
+    for prefix in ("", "rlmm.config."):
+        same = ("--set", f"{prefix}remote.log.metadata.topic.num.partitions=4")
+        assert cli("storage", "restore", "-c", str(properties), "--dry-run", *tier, *same).code == 0
+    assert cli("storage", "restore", "-c", str(properties), "--dry-run").code == 0
 
 
 @pytest.mark.parametrize("url", ["hello", "ftp://host/path"])

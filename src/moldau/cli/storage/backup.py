@@ -21,7 +21,7 @@ from moldau.cli.errors import CommandError, one_line
 from moldau.cli.options import JsonOption, key_values, timestamp_ms
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.cli.serving.serve import read_config
-from moldau.cli.storage.restored_nodes import check_nodes, new_cluster
+from moldau.cli.storage.restored_nodes import check_nodes, new_cluster, tier_problem
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
@@ -148,6 +148,7 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
             if found is None:
                 raise CommandError(_nothing_found(wanted))
             cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
+            of_tier = tier_problem(wanted.nodes, found.cut)
             if wanted.dry_run:
                 with tempfile.TemporaryDirectory() as scratch:
                     report = await examine(
@@ -161,7 +162,10 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
                 living = [] if report.missing else await _living(storage, found.cut, machine)
                 report.obstacles += [f"{each} still runs" for each in living]
                 report.obstacles += _folder_problems(cluster, machine)
+                report.obstacles += [] if of_tier is None else [of_tier]
                 return report
+            if of_tier is not None:
+                raise CommandError(of_tier)
             cluster.check(machine)
             if not wanted.force and (living := await _living(storage, found.cut, machine)):
                 raise CommandError(

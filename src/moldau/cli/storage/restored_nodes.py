@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from moldau.backup.cut_format import ClusterCut
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.cli.errors import CommandError
 from moldau.cluster.folders.formatter import new_directory_id
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.config.broker import BrokerConfig
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import Machine
 from moldau.server.metadata.membership import controller_endpoints
+from moldau.server.subsystems.tiered import settings as tiered_settings
 
-__all__ = ["check_nodes", "new_cluster"]
+__all__ = ["check_nodes", "new_cluster", "tier_problem"]
 
 _STORE = "diskless.storage.url"
+_TIER_PARTITIONS = "remote.log.metadata.topic.num.partitions"
 
 
 def check_nodes(configs: Sequence[BrokerConfig]) -> None:
@@ -42,6 +46,23 @@ def check_nodes(configs: Sequence[BrokerConfig]) -> None:
                 f" controllers {expected} are given: all controllers are restored together. Without the key,"
                 " others can be added afterwards with `moldau quorum add`"
             )
+
+
+def tier_problem(configs: Sequence[BrokerConfig], cut: ClusterCut) -> str | None:
+    """The reason why the restored brokers could not find remote segments; None if they can find them."""
+    count = sum(log.topic == REMOTE_LOG_METADATA_TOPIC for log in cut.logs.values())
+    if not count:
+        return None
+    for config in configs:
+        if not config.is_broker or not tiered_settings.is_enabled(config):
+            continue
+        if (wanted := tiered_settings.metadata_topic(config).partition_count) != count:
+            return (
+                f"{_TIER_PARTITIONS} of node {config.node_id} is {wanted}, but the saved"
+                f" {REMOTE_LOG_METADATA_TOPIC} has {count} partitions: without {_TIER_PARTITIONS}={count},"
+                " the node cannot read remote segments"
+            )
+    return None
 
 
 def new_cluster(

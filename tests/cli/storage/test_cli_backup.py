@@ -135,6 +135,18 @@ def test_a_folder_with_data_prevents_a_restore(tmp_path: Path, properties: Path,
     assert not (tmp_path / "store" / ".moldau" / "backup" / "generations").exists()
 
 
+def test_a_restore_from_a_copy_names_the_files_with_another_store(
+    tmp_path: Path, properties: Path, cli: Run
+) -> None:
+    _save(tmp_path, 0)
+    (tmp_path / "store").rename(tmp_path / "copy")
+    copy = f"file://{tmp_path}/copy"
+    done = cli("storage", "restore", "-c", str(properties), "--from", copy, "--no-wait")
+    assert done.code == 0
+    expected = f"{properties} names file://{tmp_path}/store: start its node with diskless.storage.url={copy}"
+    assert done.err.splitlines()[-1] == expected
+
+
 def test_another_count_of_metadata_partitions_of_the_tier_prevents_a_restore(
     tmp_path: Path, properties: Path, cli: Run
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from moldau.backup.cut_format import ClusterCut
 from moldau.backup.restore.folders import NewCluster, NewNode
@@ -14,9 +15,9 @@ from moldau.runtime import Machine
 from moldau.server.metadata.membership import controller_endpoints
 from moldau.server.subsystems.tiered import settings as tiered_settings
 
-__all__ = ["check_nodes", "new_cluster", "tier_problem"]
+__all__ = ["STORE", "check_nodes", "new_cluster", "tier_problem", "with_store"]
 
-_STORE = "diskless.storage.url"
+STORE: Final = "diskless.storage.url"
 _TIER_PARTITIONS = "remote.log.metadata.topic.num.partitions"
 
 
@@ -26,9 +27,9 @@ def check_nodes(configs: Sequence[BrokerConfig]) -> None:
     doubled = sorted({each for each in ids if ids.count(each) > 1})
     if doubled:
         raise CommandError(f"node.id {doubled[0]} is in several of the files: each node has its own")
-    stores = {config.text(_STORE) for config in configs if config.is_broker}
+    stores = {config.text(STORE) for config in configs if config.is_broker}
     if len(stores) > 1:
-        raise CommandError(f"{_STORE} differs between the files: {', '.join(sorted(stores))}")
+        raise CommandError(f"{STORE} differs between the files: {', '.join(sorted(stores))}")
     controllers = [config for config in configs if config.is_controller]
     if not controllers or not stores:
         raise CommandError(
@@ -46,6 +47,16 @@ def check_nodes(configs: Sequence[BrokerConfig]) -> None:
                 f" controllers {expected} are given: all controllers are restored together. Without the key,"
                 " others can be added afterwards with `moldau quorum add`"
             )
+
+
+def with_store(config: BrokerConfig, url: str) -> BrokerConfig:
+    """The configuration with another object store. If the remote tier has the same URL as the store, it gets
+    the new URL, too, because the other store is a copy of both."""
+    url_of_tier = f"{config.text('remote.log.storage.manager.impl.prefix')}url"
+    changed = {STORE: url}
+    if url_of_tier in config.static and config.static[url_of_tier] == config.optional_text(STORE):
+        changed[url_of_tier] = url
+    return BrokerConfig.from_properties(config.static, changed)
 
 
 def tier_problem(configs: Sequence[BrokerConfig], cut: ClusterCut) -> str | None:

@@ -20,9 +20,11 @@ from moldau.backup.cut_format import (
     encode_cut,
 )
 from moldau.backup.image_object import ImageEncoder
+from moldau.backup.stored_cuts import StoredCuts
 from moldau.cli.serving.serve import read_config
 from moldau.cli.storage.backup import restored_at_start
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.objects.storage import StorageError
 from moldau.protocol.records.metadata import FeatureLevelRecord
 
 CREATED_MS = 1_700_000_000_000
@@ -173,6 +175,20 @@ def test_an_address_that_is_no_store_is_refused(url: str, properties: Path, cli:
     done = cli("storage", "restore", "-c", str(properties), "--from", url)
     assert done.code == 1
     assert done.err.startswith(f"moldau: diskless.storage.url '{url}'")
+
+
+async def _without_bucket(*_: object, **__: object) -> None:
+    raise StorageError("the bucket or container does not exist (NoSuchBucket)", transient=False)
+
+
+@pytest.mark.parametrize("command", [["restore"], ["restore", "--dry-run"], ["backup", "status"]])
+def test_a_store_that_cannot_be_read_is_named(
+    command: list[str], tmp_path: Path, properties: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoredCuts, "listed", _without_bucket)
+    done = cli("storage", *command, "-c", str(properties))
+    expected = f"moldau: file://{tmp_path}/store: the bucket or container does not exist (NoSuchBucket)\n"
+    assert (done.code, done.err) == (1, expected)
 
 
 def test_states_after_the_asked_time_are_not_taken(tmp_path: Path, properties: Path, cli: Run) -> None:

@@ -23,7 +23,14 @@ from moldau.cli.errors import CommandError, one_line
 from moldau.cli.options import JsonOption, key_values, timestamp_ms
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.cli.serving.serve import read_config
-from moldau.cli.storage.restored_nodes import STORE, check_nodes, new_cluster, tier_problem, with_store
+from moldau.cli.storage.restored_nodes import (
+    STORE,
+    check_nodes,
+    naming_store,
+    new_cluster,
+    tier_problem,
+    with_store,
+)
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
@@ -174,7 +181,8 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
     async def run() -> RestoreReport:
         storage = open_storage(manager_settings(wanted.storing).storage, machine, Meters())
         try:
-            found = await StoredCuts(storage).newest(until_ms=wanted.until_ms)
+            with naming_store(wanted.storing):
+                found = await StoredCuts(storage).newest(until_ms=wanted.until_ms)
             if found is None:
                 raise CommandError(_nothing_found(wanted))
             cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
@@ -394,7 +402,8 @@ async def _read_status(config: BrokerConfig) -> tuple[list[CutName], FoundCut | 
     storage: ObjectStorage = open_storage(manager_settings(config).storage, Machine.real(), Meters())
     try:
         stored = StoredCuts(storage)
-        names = [parse_cut_key(info.key) for info in await stored.listed()]
-        return sorted(name for name in names if name is not None), await stored.newest()
+        with naming_store(config):
+            names = [parse_cut_key(info.key) for info in await stored.listed()]
+            return sorted(name for name in names if name is not None), await stored.newest()
     finally:
         await storage.close()

@@ -1,6 +1,7 @@
 """The nodes that ``moldau storage restore`` makes, from their properties files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -10,12 +11,13 @@ from moldau.cli.errors import CommandError
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.config.broker import BrokerConfig
+from moldau.objects.storage import StorageError
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import Machine
 from moldau.server.metadata.membership import controller_endpoints
 from moldau.server.subsystems.tiered import settings as tiered_settings
 
-__all__ = ["STORE", "check_nodes", "new_cluster", "tier_problem", "with_store"]
+__all__ = ["STORE", "check_nodes", "naming_store", "new_cluster", "tier_problem", "with_store"]
 
 STORE: Final = "diskless.storage.url"
 _TIER_PARTITIONS = "remote.log.metadata.topic.num.partitions"
@@ -47,6 +49,16 @@ def check_nodes(configs: Sequence[BrokerConfig]) -> None:
                 f" controllers {expected} are given: all controllers are restored together. Without the key,"
                 " others can be added afterwards with `moldau quorum add`"
             )
+
+
+@contextmanager
+def naming_store(config: BrokerConfig) -> Iterator[None]:
+    """Errors of the store, for example that its bucket does not exist, also name its URL. Raises
+    ``StorageError``."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{config.text(STORE)}: {error}", transient=error.transient) from error
 
 
 def with_store(config: BrokerConfig, url: str) -> BrokerConfig:

@@ -17,7 +17,7 @@ from bench.diskless_coordinator import PARTITIONS, TOPIC, Bench
 from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
-from moldau.backup.restore.recommit import ObjectWindow, RecommitReport, find_objects
+from moldau.backup.restore.recommit import ObjectWindow, RecommitReport, find_objects, list_objects
 from moldau.backup.restore.restoring import Restoring
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cli.serving.serve import run_on_loop
@@ -116,7 +116,7 @@ async def bench_scan(objects: int) -> None:
         await storage.upload(new_object_key(now_ms, 1, machine.entropy), content, len(content))
     slow = FaultyStorage(storage, machine.entropy, StorageWeather(get_latency=S3_LATENCY))
     began, cpu_began = time.perf_counter(), time.process_time()
-    found = await find_objects(slow, ObjectWindow(0, 0), RecommitReport())
+    found = await find_objects(slow, await list_objects(slow), ObjectWindow(0, 0), RecommitReport())
     spent, cpu = time.perf_counter() - began, time.process_time() - cpu_began
     print(f"scan of {len(found):,} objects of {FOOTER_BATCHES} batches: {spent:.1f} s, {cpu:.1f} cpu-s")
 

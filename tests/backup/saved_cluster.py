@@ -21,6 +21,7 @@ from moldau.backup.cut_format import (
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
+from moldau.backup.store_generations import latest_generation
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
@@ -259,6 +260,15 @@ class SavedCluster:
     async def store_object(self, key: str) -> None:
         """Store an object without content."""
         await self._storage.upload(key, b"", 0)
+
+    async def damage_log(self, name: str) -> str:
+        """Replace the saved content of a log. Returns the key of its object."""
+        key = f"{DATA_FOLDER}{name}"
+        await self._storage.upload(key, bytes(_ALL >> 4), _ALL >> 4)
+        return key
+
+    async def latest_generation(self) -> int:
+        return await latest_generation(self._storage)
 
     async def restore(self, until_ms: int | None = None, *, waits: bool = False) -> RestoreReport:
         """Restore the cluster as one node. With ``waits``, the restore waits, because nodes of the old

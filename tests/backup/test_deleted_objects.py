@@ -1,5 +1,5 @@
-"""A cluster can be restored to an earlier state, but objects of this state may have been deleted since then.
-A dry run and a restore name these objects."""
+"""The store may lack WAL objects of the saved state, for example because they were deleted after an earlier
+state was saved. A dry run and a restore name these objects."""
 
 import asyncio
 from pathlib import Path
@@ -39,12 +39,30 @@ def test_an_earlier_state_with_all_objects_lacks_nothing(tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_the_newest_state_needs_no_search_for_deleted_objects(tmp_path: Path) -> None:
+def test_objects_of_the_newest_state_that_a_copy_lacks_are_named(tmp_path: Path) -> None:
+    """The store is an incomplete copy, or the cluster deleted objects after it had saved its last state."""
+
     async def scene() -> None:
         saved = SavedCluster(tmp_path)
         await saved.save_transactions({})
         async with saved.saving_partition(0) as writer:
             await writer.write(1, 0)
-        assert (await saved.examine()).missing == []
+        (key,) = writer.keys
+        for report in (await saved.examine(), await saved.restore()):
+            expected = f"records in 1 WAL objects that are not in the store, the first is {key}"
+            assert report.missing == [expected]
+
+    asyncio.run(scene())
+
+
+def test_a_complete_newest_state_lacks_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        saved = SavedCluster(tmp_path)
+        await saved.save_transactions({})
+        async with saved.saving_partition(0) as writer:
+            await writer.write(1, 0)
+        await saved.store_object(writer.keys[0])
+        for report in (await saved.examine(), await saved.restore()):
+            assert report.missing == []
 
     asyncio.run(scene())

@@ -34,11 +34,15 @@ DATA = LogSegmentData(b"abc", b"", b"", None, b"", b"")
 class OldNode:
     """A node of generation 0, with its store, and with the reasons that it has reported for its refusals."""
 
+    generation = 0
+
     def __init__(self) -> None:
         machine = Machine.real()
         self.memory = MemoryStorage(machine.clock)
         self.reasons: list[str] = []
-        self.fence = GenerationFence(self.memory, lambda: 0, lambda: 0.0, self.reasons.append, LEASE_S)
+        self.fence = GenerationFence(
+            self.memory, lambda: self.generation, lambda: 0.0, self.reasons.append, LEASE_S
+        )
         self.fence.has_metadata = True
         self.storage = RetryingStorage(self.memory, machine.entropy)
         self.tier = ObjectStorageManager(self.memory)
@@ -109,6 +113,23 @@ def test_an_old_node_does_not_repeat_a_deletion_after_a_restore() -> None:
         with pytest.raises(StorageError, match="of generation 0: it may neither write"):
             await node.storage.delete(["wal/x"])
         assert attempts == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("change", [*WRITES, *DELETIONS])
+def test_a_restored_node_changes_no_store_without_its_generation(change: Change) -> None:
+    """The cluster was restored from a copy of the bucket, and the node has the URL of the original."""
+
+    async def story(node: OldNode) -> None:
+        node.generation = 1
+        before = dict(node.memory._objects)
+        with pytest.raises((StorageError, RemoteStorageError), match="not the store of the restored cluster"):
+            await change(node)
+        assert node.memory._objects == before
+        assert node.reasons == []
+        await node.restore()
+        await change(node)
 
     play(story)
 

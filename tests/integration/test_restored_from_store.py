@@ -102,6 +102,7 @@ def _config(folder: Path) -> Path:
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:0\n"
         "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\n"
         f"log.dirs={folder}/new\ndiskless.system.enable=true\nremote.log.storage.system.enable=true\ndiskless.storage.url=file://{folder}/store\n"
+        "remote.log.metadata.topic.num.partitions=4\n"
     )
     return config
 

@@ -41,15 +41,20 @@ async def latest_generation(storage: ObjectStorage) -> int:
     return latest
 
 
+def generation_key(generation: int) -> str:
+    """The key of the object that a restore stores for its generation."""
+    return f"{GENERATIONS_FOLDER}{generation:0{_DIGITS}d}"
+
+
 async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: str) -> None:
     """Store the object of a generation. Nodes of earlier generations then stop. Raises ``StorageError``."""
     content = cluster_id.encode()
-    await storage.upload(f"{GENERATIONS_FOLDER}{generation:0{_DIGITS}d}", content, len(content))
+    await storage.upload(generation_key(generation), content, len(content))
 
 
 class GenerationFence:
     """Stops this node if its cluster was restored from the store, because the restored cluster uses the store
-    from then on.
+    from then on. Also refuses changes of a store that lacks the generation of this node's cluster.
 
     Implements :class:`moldau.objects.fence.StoreFence`. A deletion checks for a later generation directly
     before it deletes. A restore first stores the object of its generation, and then chooses the cut that it
@@ -124,13 +129,24 @@ class GenerationFence:
         await self._check_generation()
 
     async def _check_generation(self) -> None:
-        """Raises ``StorageError`` when there is a later generation, or when the store fails."""
+        """Raises ``StorageError`` when the store has a later generation, when it lacks the own generation, or
+        when the store fails."""
         began_s = asyncio.get_running_loop().time()
         latest, own = await latest_generation(self._storage), self._generation()
-        if latest <= own:
+        if latest == own:
             self._looked_s = began_s
             return
         self._looked_s = float("-inf")
+        if latest < own:
+            # The nodes of another cluster with the same id may use this store, for example if this cluster
+            # was restored from a copy of it.
+            raise StorageError(
+                f"this cluster is of generation {own}, and the object store is of generation {latest}: it is"
+                " not the store of the restored cluster, so this node neither writes nor deletes there."
+                " Correct diskless.storage.url. To use this store nevertheless, put an empty object"
+                f" {generation_key(own)} into it",
+                transient=False,
+            )
         reason = (
             f"the cluster was restored from its object store (generation {latest}), and this node is of"
             f" generation {own}: it may neither write nor delete there. Stop all nodes of the old"

@@ -2,20 +2,33 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
 
 from cli.conftest import Run
-from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, ObjectPart, cut_key, encode_cut
+from moldau.backup.cut_format import (
+    DATA_FOLDER,
+    ClusterCut,
+    LogId,
+    LogPieces,
+    ObjectPart,
+    cut_key,
+    encode_cut,
+)
 from moldau.backup.image_object import ImageEncoder
+from moldau.backup.stored_cuts import StoredCuts
 from moldau.cli.serving.serve import read_config
 from moldau.cli.storage.backup import restored_at_start
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.objects.storage import StorageError
 from moldau.protocol.records.metadata import FeatureLevelRecord
 
 CREATED_MS = 1_700_000_000_000
+NO_LOGS: Mapping[LogId, LogPieces] = {}
 
 
 @pytest.fixture
@@ -37,8 +50,8 @@ def _store(tmp_path: Path, key: str, content: bytes) -> Path:
     return path
 
 
-def _save(tmp_path: Path, number: int) -> tuple[Path, Path]:
-    """Store a cut that contains no logs. Returns the file of the cut, and the file of its metadata."""
+def _save(tmp_path: Path, number: int, logs: Mapping[LogId, LogPieces] = NO_LOGS) -> tuple[Path, Path]:
+    """Store a cut, by default without logs. Returns the file of the cut, and the file of its metadata."""
     level = FeatureLevelRecord(name="metadata.version", feature_level=26)
     image = asyncio.run(ImageEncoder().encode(MetadataDelta().replay_all([level]).apply()))
     key = f"{DATA_FOLDER}{CREATED_MS + number}-1-image"
@@ -49,6 +62,7 @@ def _save(tmp_path: Path, number: int) -> tuple[Path, Path]:
         metadata=ObjectPart(key, 0, len(image), crc32c(image)),
         metadata_offset=10,
         metadata_epoch=1,
+        logs=logs,
     )
     return _store(tmp_path, cut_key(cut, 1, "a"), encode_cut(cut)), _store(tmp_path, key, image)
 
@@ -123,11 +137,58 @@ def test_a_folder_with_data_prevents_a_restore(tmp_path: Path, properties: Path,
     assert not (tmp_path / "store" / ".moldau" / "backup" / "generations").exists()
 
 
+def test_a_restore_from_a_copy_names_the_files_with_another_store(
+    tmp_path: Path, properties: Path, cli: Run
+) -> None:
+    _save(tmp_path, 0)
+    (tmp_path / "store").rename(tmp_path / "copy")
+    copy = f"file://{tmp_path}/copy"
+    done = cli("storage", "restore", "-c", str(properties), "--from", copy, "--no-wait")
+    assert done.code == 0
+    expected = f"{properties} names file://{tmp_path}/store: start its node with diskless.storage.url={copy}"
+    assert done.err.splitlines()[-1] == expected
+
+
+def test_another_count_of_metadata_partitions_of_the_tier_prevents_a_restore(
+    tmp_path: Path, properties: Path, cli: Run
+) -> None:
+    """The restored node could not read any remote segment."""
+    _save(tmp_path, 0, {LogId(UUID(int=1), index): LogPieces("__remote_log_metadata") for index in range(4)})
+    tier = ("--set", "remote.log.storage.system.enable=true")
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run", "--json", *tier)
+    (obstacle,) = json.loads(seen.out)["obstacles"]
+    assert seen.code == 1
+    assert obstacle.startswith(
+        "remote.log.metadata.topic.num.partitions of node 1 is 50, but the saved __remote_log_metadata has 4"
+    )
+    done = cli("storage", "restore", "-c", str(properties), *tier)
+    assert (done.code, done.err) == (1, f"moldau: {obstacle}\n")
+    assert not (tmp_path / "store" / ".moldau" / "backup" / "generations").exists()
+    for prefix in ("", "rlmm.config."):
+        same = ("--set", f"{prefix}remote.log.metadata.topic.num.partitions=4")
+        assert cli("storage", "restore", "-c", str(properties), "--dry-run", *tier, *same).code == 0
+    assert cli("storage", "restore", "-c", str(properties), "--dry-run").code == 0
+
+
 @pytest.mark.parametrize("url", ["hello", "ftp://host/path"])
 def test_an_address_that_is_no_store_is_refused(url: str, properties: Path, cli: Run) -> None:
     done = cli("storage", "restore", "-c", str(properties), "--from", url)
     assert done.code == 1
     assert done.err.startswith(f"moldau: diskless.storage.url '{url}'")
+
+
+async def _without_bucket(*_: object, **__: object) -> None:
+    raise StorageError("the bucket or container does not exist (NoSuchBucket)", transient=False)
+
+
+@pytest.mark.parametrize("command", [["restore"], ["restore", "--dry-run"], ["backup", "status"]])
+def test_a_store_that_cannot_be_read_is_named(
+    command: list[str], tmp_path: Path, properties: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoredCuts, "listed", _without_bucket)
+    done = cli("storage", *command, "-c", str(properties))
+    expected = f"moldau: file://{tmp_path}/store: the bucket or container does not exist (NoSuchBucket)\n"
+    assert (done.code, done.err) == (1, expected)
 
 
 def test_states_after_the_asked_time_are_not_taken(tmp_path: Path, properties: Path, cli: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 import moldau.testing
 from moldau.backup.restore.living_nodes import living_brokers
 from moldau.cli.errors import CommandError
-from moldau.cli.storage.restored_nodes import check_nodes, new_cluster
+from moldau.cli.storage.restored_nodes import check_nodes, new_cluster, with_store
 from moldau.cluster.folders.meta_properties import FormatError, read_meta_properties
 from moldau.config.broker import BrokerConfig
 from moldau.protocol.records.metadata import BrokerEndpoint, RegisterBrokerRecord
@@ -35,6 +35,22 @@ def _config(node_id: int, roles: str, folder: Path | str = "", **properties: str
     if "controller.quorum.voters" in values:
         del values["controller.quorum.bootstrap.servers"]
     return BrokerConfig.from_properties(values, {})
+
+
+@pytest.mark.parametrize(
+    ("tier", "expected"),
+    [
+        ({"rsm_config_url": "file:///store"}, "file:///copy"),
+        ({"rsm_config_url": "file:///tier"}, "file:///tier"),
+        ({}, None),
+    ],
+)
+def test_a_copy_of_the_store_is_also_the_copy_of_the_tier_in_it(
+    tier: dict[str, str], expected: str | None
+) -> None:
+    config = with_store(_config(1, "broker,controller", **tier), "file:///copy")
+    assert config.text("diskless.storage.url") == "file:///copy"
+    assert config.static.get("rsm.config.url") == expected
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ __all__ = [
     "batches_with_owners",
     "deleted_objects",
     "find_objects",
+    "list_objects",
 ]
 
 _KEPT_NAMES: Final = 20
@@ -118,20 +119,25 @@ class ObjectWindow(NamedTuple):
         return not is_late and (created_ms >= self.created_from_ms or stored_ms >= self.stored_from_ms)
 
 
+async def list_objects(storage: ObjectStorage) -> list[ObjectInfo]:
+    """All WAL objects of the store. Raises ``StorageError`` when the store fails."""
+    return [
+        info for folder in wal_folders(WAL_PREFIX) async for page in storage.list(folder) for info in page
+    ]
+
+
 async def find_objects(
-    storage: ObjectStorage, window: ObjectWindow, report: RecommitReport
+    storage: ObjectStorage, listed: Iterable[ObjectInfo], window: ObjectWindow, report: RecommitReport
 ) -> list[FoundObject]:
-    """The WAL objects of a window, in the order in which they must be committed.
+    """The listed WAL objects of a window, in the order in which they must be committed.
 
     Raises ``StorageError`` when the store fails.
     """
     wanted: list[ObjectInfo] = []
-    for folder in wal_folders(WAL_PREFIX):
-        async for page in storage.list(folder):
-            for info in page:
-                key = parse_object_key(info.key)
-                if key is not None and window.has(key.created_ms, info.last_modified_ms):
-                    wanted.append(info)
+    for info in listed:
+        key = parse_object_key(info.key)
+        if key is not None and window.has(key.created_ms, info.last_modified_ms):
+            wanted.append(info)
     found = [each async for each in _read_footers(storage, wanted, report)]
     report.objects = len(found)
     report.newest_ms = max((each.footer.created_ms for each in found), default=None)
@@ -175,17 +181,11 @@ async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitRepo
 
 
 async def deleted_objects(
-    storage: ObjectStorage, coordinators: DisklessCoordinator, coordinator_ids: Iterable[int]
+    listed: Iterable[ObjectInfo], coordinators: DisklessCoordinator, coordinator_ids: Iterable[int]
 ) -> list[str]:
-    """The keys of WAL objects that the store lacks, although they have live batches in the state of the
-    coordinators. The keys are ordered.
-
-    Raises ``StorageError`` when the store fails.
-    """
-    stored: set[str] = set()
-    for folder in wal_folders(WAL_PREFIX):
-        async for page in storage.list(folder):
-            stored.update(info.key for info in page)
+    """The keys of WAL objects that are not listed, although they have live batches in the state of the
+    coordinators. The keys are ordered."""
+    stored = {info.key for info in listed}
     deleted: set[str] = set()
     for coordinator_id in coordinator_ids:
         after_key = ""

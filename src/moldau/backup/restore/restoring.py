@@ -26,10 +26,11 @@ from moldau.backup.restore.recommit import (
     batches_with_owners,
     deleted_objects,
     find_objects,
+    list_objects,
 )
 from moldau.backup.restore.remote_partitions import remote_chains, without_tier
 from moldau.backup.restore.revoked_commits import SavedDecisions
-from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
+from moldau.backup.restore.saved_state import metadata_of, pieces_of, problems_of
 from moldau.backup.restore.tiered_logs import (
     RemoteChain,
     RemoteSegments,
@@ -53,7 +54,7 @@ from moldau.cluster.internal_topics import (
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.kept_objects import store_kept
-from moldau.objects.storage import ObjectStorage
+from moldau.objects.storage import ObjectInfo, ObjectStorage, StorageError
 from moldau.protocol.schema import Message
 from moldau.runtime import KafkaError, Machine
 from moldau.runtime.errors import ErrorCode
@@ -110,19 +111,15 @@ async def examine(
     """Report which parts of the cluster a restore of this cut would restore. Raises ``StorageError`` and
     ``KafkaError``.
 
-    Writes nothing into the store. With ``until_ms``, the coordinators' logs are written into the folder
-    ``scratch_path``. ``has_tier`` is whether the restore would have access to the remote segments.
+    Writes nothing into the store. The coordinators' logs are written into the folder ``scratch_path``.
+    ``has_tier`` is whether the restore would have access to the remote segments.
     """
     cut = found.cut
     report = RestoreReport(cut, damaged_cuts=found.damaged)
-    for log_id, log in cut.logs.items():
-        problem = log.problem()
-        report.missing += [] if problem is None else [f"{log.topic}-{log_id.partition}: {problem}"]
-    parts = [cut.metadata, *(piece.part for log in cut.logs.values() for piece in log.pieces)]
-    for part in parts:
-        reason = await check_part(storage, part)
-        report.missing += [] if reason is None else [reason]
-    newer = await find_objects(storage, _window(found, until_ms), report.newer)
+    # The objects are listed first. If the cluster still runs, it may delete objects of this cut later.
+    listed = await list_objects(storage)
+    report.missing += await problems_of(storage, cut)
+    newer = await find_objects(storage, listed, _window(found, until_ms), report.newer)
     if report.missing:
         return report
     image = _image_of(await metadata_of(storage, cut))
@@ -132,10 +129,9 @@ async def examine(
         batches_with_owners(each, owners, report.newer)
     if not has_tier:
         report.missing += without_tier(await _remote_segments(storage, cut), image)
-    if until_ms is not None:
-        node = NewNode(node_id=0, path=scratch_path, directory_id=new_directory_id(machine.entropy))
-        cluster = NewCluster(cluster_id=cut.cluster_id, nodes=[node])
-        report.missing += await Restoring(machine, storage, found, cluster, until_ms).deleted_later()
+    node = NewNode(node_id=0, path=scratch_path, directory_id=new_directory_id(machine.entropy))
+    cluster = NewCluster(cluster_id=cut.cluster_id, nodes=[node])
+    report.missing += await Restoring(machine, storage, found, cluster, until_ms).absent_objects(listed)
     return report
 
 
@@ -200,6 +196,9 @@ class Restoring:
         """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``. After an error, no
         node can start with the folders."""
         self._cluster.check(self._machine)
+        # The new generation ends the old cluster. So it begins only if the saved state can be restored.
+        if problems := await problems_of(self._storage, self._cut):
+            raise StorageError(problems[0], transient=False)
         number = 1 + max(self._cut.generation, await latest_generation(self._storage))
         # Nodes of the old cluster that still run will stop soon. The objects are listed as late as possible,
         # so that the list includes the last objects of these nodes.
@@ -222,7 +221,8 @@ class Restoring:
             self._aborted |= await abort_strays(coordinators, logs, self._committing, decisions.marked)
             self._report.aborted_transactions = len(self._aborted)
             await self._until_nobody_writes(begun_s)
-            newer = await find_objects(self._storage, self._window, self._report.newer)
+            listed = await list_objects(self._storage)
+            newer = await find_objects(self._storage, listed, self._window, self._report.newer)
             segments = await _remote_segments(self._storage, self._cut)
             chains = remote_chains(segments, image)
             await delete_expired(image, coordinators, logs, segments)
@@ -234,8 +234,7 @@ class Restoring:
             if self._tier is None:
                 self._report.missing += without_tier(segments, image)
             await self._keep_unknown(number)
-            if self._until_ms is not None:
-                self._report.missing += await self._deleted_from(coordinators, logs)
+            self._report.missing += await self._absent_from(listed, coordinators, logs)
             await asyncio.gather(*(log.flush() for log in logs.values()))
         await self._distribute()
         await self._begin_tiered_logs(chains)
@@ -243,29 +242,37 @@ class Restoring:
         self._report.folders = {each.node_id: each.path for each in self._cluster.nodes}
         return self._report
 
-    async def deleted_later(self) -> list[str]:
-        """Load only the coordinators, and report the objects of the cut that were deleted after the cut.
+    async def absent_objects(self, listed: Iterable[ObjectInfo]) -> list[str]:
+        """Load only the coordinators, and report the WAL objects of the cut that are not in ``listed``.
         Nothing is restored. Raises ``StorageError`` and ``KafkaError``.
         """
         self._machine.disk.make_dirs(self._work_path)
         async with contextlib.AsyncExitStack() as closing:
             logs = await self._write_logs(await self._write_transactions(), closing)
             image = _image_of(await metadata_of(self._storage, self._cut))
-            return await self._deleted_from(await self._load(image, logs, 1, closing), logs)
+            return await self._absent_from(listed, await self._load(image, logs, 1, closing), logs)
 
-    async def _deleted_from(
-        self, coordinators: DisklessCoordinator, coordinator_ids: Iterable[int]
+    async def _absent_from(
+        self,
+        listed: Iterable[ObjectInfo],
+        coordinators: DisklessCoordinator,
+        coordinator_ids: Iterable[int],
     ) -> list[str]:
-        """Return one line about the deleted objects of an earlier cut; an empty list if no object is missing.
+        """Return one line about the WAL objects of the cut that the store lacks; an empty list if no object
+        is missing.
 
-        The newest cut has all its objects, because an object is deleted only after a later cut was saved.
+        A cluster deletes an object only after later cuts were saved. So the newest cut has all its objects,
+        unless no cuts were saved any more, or the store is an incomplete copy.
         """
-        keys = await deleted_objects(self._storage, coordinators, coordinator_ids)
+        keys = await deleted_objects(listed, coordinators, coordinator_ids)
         if not keys:
             return []
+        problem = f"records in {len(keys):,} WAL objects that"
+        if self._until_ms is None:
+            return [f"{problem} are not in the store, the first is {keys[0]}"]
         return [
-            f"records in {len(keys):,} WAL objects that were deleted after the state was saved, the first is"
-            f" {keys[0]}: only a copy of the bucket of that time has them"
+            f"{problem} were deleted after the state was saved, the first is {keys[0]}: only a copy of the"
+            " bucket of that time has them"
         ]
 
     async def _until_nobody_writes(self, begun_s: float) -> None:

@@ -1,5 +1,6 @@
 """Reads a cut and all its parts from an object store."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -10,8 +11,9 @@ from moldau.backup.image_object import decode_image
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.protocol.schema import Message
 
-__all__ = ["check_part", "metadata_of", "pieces_of", "read_part"]
+__all__ = ["metadata_of", "pieces_of", "problems_of", "read_part"]
 
+_PARTS_AT_A_TIME: Final = 16
 _ADVICE: Final = "an earlier state may be whole: see --until"
 
 
@@ -30,13 +32,25 @@ async def read_part(storage: ObjectStorage, part: ObjectPart) -> memoryview:
     return content
 
 
-async def check_part(storage: ObjectStorage, part: ObjectPart) -> str | None:
-    """The reason why a part cannot be read; None when it can be read."""
-    try:
-        await read_part(storage, part)
-    except StorageError as error:
-        return str(error)
-    return None
+async def problems_of(storage: ObjectStorage, cut: ClusterCut) -> list[str]:
+    """The reasons why a cut cannot be restored; an empty list if all its parts can be read."""
+    places = asyncio.Semaphore(_PARTS_AT_A_TIME)
+
+    async def problem(part: ObjectPart) -> str | None:
+        async with places:
+            try:
+                await read_part(storage, part)
+            except StorageError as error:
+                return str(error)
+            return None
+
+    gaps = [
+        f"{log.topic}-{log_id.partition}: {gap}"
+        for log_id, log in cut.logs.items()
+        if (gap := log.problem()) is not None
+    ]
+    parts = [cut.metadata, *(piece.part for log in cut.logs.values() for piece in log.pieces)]
+    return gaps + [each for each in await asyncio.gather(*map(problem, parts)) if each is not None]
 
 
 async def metadata_of(storage: ObjectStorage, cut: ClusterCut) -> Sequence[Message]:

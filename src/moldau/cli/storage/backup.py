@@ -1,9 +1,11 @@
 """``moldau storage restore`` and ``moldau storage backup``."""
 
 import asyncio
+import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +23,18 @@ from moldau.cli.errors import CommandError, one_line
 from moldau.cli.options import JsonOption, key_values, timestamp_ms
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.cli.serving.serve import read_config
-from moldau.cli.storage.restored_nodes import check_nodes, new_cluster
+from moldau.cli.storage.restored_nodes import (
+    STORE,
+    check_nodes,
+    naming_store,
+    new_cluster,
+    tier_problem,
+    with_store,
+)
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
+from moldau.coordinators.diskless.store import store
 from moldau.metrics import Meters
 from moldau.objects.factory import open_storage
 from moldau.objects.storage import ObjectStorage, StorageError
@@ -97,13 +107,7 @@ def restore_command(
       moldau storage restore --config server.properties --dry-run
       moldau storage restore -c controller-1.properties -c broker-2.properties -c broker-3.properties
     """
-    properties = key_values(overrides, "--set")
-    if source is not None:
-        properties = {"diskless.storage.url": source, **properties}
-    try:
-        nodes = [read_config(path, properties) for path in config]
-    except ConfigError as error:
-        raise CommandError(one_line(error)) from error
+    nodes, notes = _read_nodes(config, key_values(overrides, "--set"), source)
     until_ms = None if until is None else timestamp_ms(until, "--until")
     wanted = RestoreRequest(nodes, until_ms, into, dry_run=dry_run, force=force, waits=not no_wait)
     report = restored(wanted)
@@ -111,8 +115,41 @@ def restore_command(
         print_json(_as_json(report, dry_run))
     else:
         _print(report, dry_run)
+    for note in notes:
+        print(note, file=sys.stderr)
     if _missing(report) or report.obstacles:
         raise typer.Exit(1)
+
+
+def _read_nodes(
+    paths: Sequence[Path], overrides: Mapping[str, str], source: str | None
+) -> tuple[list[BrokerConfig], list[str]]:
+    """The configurations of the nodes, with the store that ``--from`` names. Also returns a line for each
+    file that names another store. Raises :class:`CommandError`."""
+    try:
+        nodes = [read_config(path, overrides) for path in paths]
+        if source is None or STORE in overrides:
+            return nodes, []
+        notes = [
+            f"{path} names {node.text(STORE)}: start its node with {STORE}={source}"
+            for path, node in zip(paths, nodes, strict=True)
+            if node.optional_text(STORE) not in (None, source)
+        ]
+        return [with_store(node, source) for node in nodes], notes
+    except ConfigError as error:
+        raise CommandError(one_line(error)) from error
+
+
+@contextmanager
+def _without_expected_warnings() -> Iterator[None]:
+    """Do not warn that the databases of the coordinators are missing: the folders of a restore are new."""
+    logger = logging.getLogger(store.__name__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +181,12 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
     async def run() -> RestoreReport:
         storage = open_storage(manager_settings(wanted.storing).storage, machine, Meters())
         try:
-            found = await StoredCuts(storage).newest(until_ms=wanted.until_ms)
+            with naming_store(wanted.storing):
+                found = await StoredCuts(storage).newest(until_ms=wanted.until_ms)
             if found is None:
                 raise CommandError(_nothing_found(wanted))
             cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
+            of_tier = tier_problem(wanted.nodes, found.cut)
             if wanted.dry_run:
                 with tempfile.TemporaryDirectory() as scratch:
                     report = await examine(
@@ -161,7 +200,10 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
                 living = [] if report.missing else await _living(storage, found.cut, machine)
                 report.obstacles += [f"{each} still runs" for each in living]
                 report.obstacles += _folder_problems(cluster, machine)
+                report.obstacles += [] if of_tier is None else [of_tier]
                 return report
+            if of_tier is not None:
+                raise CommandError(of_tier)
             cluster.check(machine)
             if not wanted.force and (living := await _living(storage, found.cut, machine)):
                 raise CommandError(
@@ -182,7 +224,8 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
             await storage.close()
 
     try:
-        return asyncio.run(run())
+        with _without_expected_warnings():
+            return asyncio.run(run())
     except (FormatError, StorageError, RemoteStorageError, KafkaError, OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
 
@@ -359,7 +402,8 @@ async def _read_status(config: BrokerConfig) -> tuple[list[CutName], FoundCut | 
     storage: ObjectStorage = open_storage(manager_settings(config).storage, Machine.real(), Meters())
     try:
         stored = StoredCuts(storage)
-        names = [parse_cut_key(info.key) for info in await stored.listed()]
-        return sorted(name for name in names if name is not None), await stored.newest()
+        with naming_store(config):
+            names = [parse_cut_key(info.key) for info in await stored.listed()]
+            return sorted(name for name in names if name is not None), await stored.newest()
     finally:
         await storage.close()

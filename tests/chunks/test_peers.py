@@ -43,7 +43,7 @@ class BadHolder:
     async def read(self, *wanted: Any) -> Any:
         raise self._failure
 
-    find = fetch_file = read
+    find = fetch_file = check = read
 
     def lookup(self, topic: str, partition: int) -> None:
         return None
@@ -111,6 +111,29 @@ def test_a_broker_that_cannot_read_its_copy_for_another_broker_copies_the_chunk_
     with pytest.raises(KafkaError, match="a bad") as error:
         asyncio.run(getattr(service, call)(wanted[call]))
     assert (error.value.code, unreadable) == (ErrorCode.kafka_storage_error, [ID])
+
+
+class IncompleteHolder(BadHolder):
+    """A broker whose copy of every chunk is incomplete, but whose files can be read."""
+
+    async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        return ChunkFilePiece({"f": 1})
+
+
+def test_an_incomplete_copy_is_no_source_of_other_copies() -> None:
+    topics = SimpleNamespace(name_of=lambda topic_id: "t")
+    context: Any = SimpleNamespace(
+        view=SimpleNamespace(local_id=HERE, image=SimpleNamespace(topics=topics)),
+        metadata=SimpleNamespace(configs=None),
+    )
+    holder: Any = IncompleteHolder(FAILURES[1])
+    unused: Any = None
+    service = ChunkCallService(context, holder, unused, unused)
+    unreadable: list[Any] = []
+    service.on_unreadable = unreadable.append
+    with pytest.raises(KafkaError, match="a bad"):
+        asyncio.run(service.fetch_file(ChunkFileFetch(*ID)))
+    assert unreadable == [ID]
 
 
 @pytest.mark.parametrize("answer", ELSEWHERE, ids=["read", "find", "fetch"])

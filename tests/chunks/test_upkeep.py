@@ -182,6 +182,24 @@ def test_a_copy_that_is_complete_after_the_chunk_was_moved_away_is_removed() -> 
     asyncio.run(run())
 
 
+def test_the_report_of_a_copy_has_the_epoch_at_its_end() -> None:
+    async def run() -> None:
+        wanted = replace(chunk(0, 9, 1, 2), isr=(2,))
+        topics = Topics(t=topic_with(wanted))
+        source = Source(lambda: topics.update(t=topic_with(replace(wanted, epoch=4))))
+        copies, reported = copies_of(topics, Store(is_here=False), source), list[Any]()
+
+        async def held(chunk: ChunkId, epoch: int, directory_id: Any, *, is_held: bool) -> None:
+            reported.append((chunk, epoch, is_held))
+
+        reports: Any = SimpleNamespace(held=held)
+        copies._reports = reports
+        assert await copies._round()
+        assert reported == [(FIRST, 4, True)]
+
+    asyncio.run(run())
+
+
 def test_a_chunk_of_a_topic_that_this_broker_cannot_tier_is_not_copied() -> None:
     def refuse(topic: str) -> None:
         raise KafkaError(ErrorCode.invalid_config, f"{topic} is tiered, and this broker has no remote tier")

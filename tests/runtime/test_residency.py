@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -99,3 +100,22 @@ def test_map_of_a_closed_file_is_removed_by_another_thread(
     file.close()
     wait_until(lambda: not is_mapped(tmp_path))
     assert threading.current_thread() not in removed_in
+
+
+def test_other_threads_may_record_maps_while_pages_are_released() -> None:
+    process = residency.Residency(BOUND)
+
+    class Map:
+        """A map. While its pages are released, another thread records a view of a new map."""
+
+        released = 0
+
+        def madvise(self, advice: int) -> None:
+            self.released += 1
+            process.shown(cast(Any, object()), 1)
+
+    maps = Map(), Map()
+    for each in maps:
+        process.shown(cast(Any, each), 1)
+    process.release_pages()
+    assert [each.released for each in maps] == [1, 1]

@@ -12,7 +12,7 @@ from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.runtime import KafkaError
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import (
@@ -131,6 +131,29 @@ def test_of_two_folders_of_a_chunk_one_is_put_aside_at_a_start(box: Any) -> None
         assert (await store.open(NAME, FIRST)).log_end_offset == 10
         names = [name for path in ("/data", "/more") for name in box.disk.list(path)]
         assert (names.count(folder), sum(map(is_stray_folder, names))) == (1, 1)
+        await logs.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_chunk_that_ends_too_early_is_not_read(box: Any, lost: int) -> None:
+    """If it were read, consumers would miss its last records without an error."""
+
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 2)
+        store = ChunkStore(box.machine, logs)
+        await store.carve(NAME, FIRST, 2)
+        path = f"/data/{chunk_folder(NAME, 0)}/{0:020}.log"
+        content = box.disk.read(path)
+        box.disk.write_atomically(path, content[: len(content) // 2 * (2 - lost)])
+        store.end_of = lambda chunk: 2 if chunk == FIRST else None
+        for _ in range(2):
+            with pytest.raises(KafkaError, match=f"ends at {2 - lost}, not at 2") as refused:
+                await store.open(NAME, FIRST)
+            assert refused.value.code is ErrorCode.kafka_storage_error
         await logs.stop()
 
     asyncio.run(run())

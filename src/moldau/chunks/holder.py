@@ -59,6 +59,11 @@ class ChunkHolder:
         """Whether this broker has a copy of a chunk."""
         return chunk in self._store
 
+    async def check(self, topic: str, chunk: ChunkId) -> None:
+        """Raise ``KafkaError`` if the copy of a chunk cannot be opened, or if its last records are
+        missing."""
+        await self._log(topic, chunk)
+
     async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
         """Whole batches, beginning with the batch that contains ``fetch_offset``. Raises ``KafkaError``."""
         log = await self._log(topic, ChunkId(*wanted[:3]))

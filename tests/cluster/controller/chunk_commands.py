@@ -106,6 +106,7 @@ class ChunkCommands:
             start_offset=int(options["at"]),
             is_held="lost" not in flags,
             directory_id=uuid.UUID(int=int(options.get("dir", "0"))),
+            chunk_epoch=int(options.get("epoch", "-1")),
         )
         return self.send(
             report_chunks.ReportChunksRequest(

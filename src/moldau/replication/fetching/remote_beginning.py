@@ -77,8 +77,8 @@ async def _epoch_before(
     offset, or a later epoch."""
     while True:
         earlier, end_offset = await _end_of_epoch(ask, partition, sent, epoch - 1)
-        if end_offset < offset:
-            return epoch
+        if end_offset <= offset:
+            return earlier if end_offset == offset else epoch
         epoch = earlier
 
 

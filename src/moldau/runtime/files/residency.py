@@ -47,12 +47,13 @@ class Residency:
 
     def release_pages(self) -> None:
         """Remove the page table entries of every recorded map."""
-        for each in self._maps.values():
+        maps, self._maps = self._maps, {}
+        self._size_bytes = 0
+        # Other threads may record and retire maps during these calls.
+        for each in list(maps.values()):
             # Another thread may have retired the map after this thread created a view of it.
             with contextlib.suppress(ValueError):
                 each.madvise(mmap.MADV_DONTNEED)
-        self._maps.clear()
-        self._size_bytes = 0
 
     def retire(self, unused: mmap.mmap) -> None:
         """Remove a map in a thread, as soon as its last view is gone. The caller drops its own references."""

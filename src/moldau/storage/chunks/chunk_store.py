@@ -8,7 +8,7 @@ Nothing is appended to an inactive chunk.
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +76,8 @@ class ChunkStore:
         self._logs = logs
         self._folders: dict[ChunkId, _Folder] = {}
         self._open: OrderedDict[ChunkId, PartitionLog] = OrderedDict()
+        self.end_of: Callable[[ChunkId], int | None] = lambda _: None
+        """Returns the offset after the last record of a chunk; ``None`` if it is not known."""
 
     async def load(self) -> None:
         """Find the chunks in the log directories when the node starts. Their logs are not opened.
@@ -146,7 +148,7 @@ class ChunkStore:
 
     async def open(self, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
         """The log of a chunk, for reads. Raises ``KafkaError(kafka_storage_error)`` if the log cannot be
-        opened."""
+        opened, or if its last records are missing."""
         log = self._open.get(chunk)
         if log is not None and not log.is_offline:
             self._open.move_to_end(chunk)
@@ -159,6 +161,12 @@ class ChunkStore:
             if log is not None and not log.is_offline:
                 return log
             log = await self._machine.workers.run(partial(self._open_folder, folder.path, name, chunk))
+            found, end_offset = log.log_end_offset, self.end_of(chunk)
+            if end_offset is not None and found != end_offset:
+                log.take_offline("the log of a chunk is not complete")
+                raise KafkaError(
+                    ErrorCode.kafka_storage_error, f"{folder.path} ends at {found}, not at {end_offset}"
+                )
             self._open[chunk] = log
         while len(self._open) > OPEN_LOGS_MAX:
             self._open.popitem(last=False)[1].take_offline("the log of a chunk is not used")

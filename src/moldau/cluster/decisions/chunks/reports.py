@@ -62,6 +62,12 @@ def _reported(
         raise KafkaError(
             ErrorCode.not_leader_or_follower, f"Broker {broker.broker_id} is no replica of the chunk."
         )
+    if row.chunk_epoch not in (-1, found.chunk.epoch):
+        # The broker may have deleted its copy since, because the chunk was moved away and back.
+        raise KafkaError(
+            ErrorCode.invalid_update_version,
+            f"The chunk has epoch {found.chunk.epoch}, not {row.chunk_epoch}: it has changed since.",
+        )
     if not row.is_held:
         return changed(found, _without(found.chunk, broker.broker_id))
     if not broker.has_online(row.directory_id):

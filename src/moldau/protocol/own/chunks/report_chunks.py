@@ -16,6 +16,9 @@ class ReportedChunk(Message):
     """True if the broker now has the whole chunk on its disk. False if the broker has lost the chunk."""
     directory_id: UUID = wire("uuid", default=ZERO_UUID)
     """The log directory of the chunk, if the broker has it."""
+    chunk_epoch: int = wire("int32", default=-1, tag=0)
+    """The epoch of the chunk in the broker's metadata. The controller refuses the report when its own epoch
+    differs, because the chunk may have been moved away and back since. -1 is not compared."""
 
 
 @message

@@ -318,7 +318,13 @@ class ChunkCallService:
         return await self._readable(wanted, self._holder.find(topic, wanted, lookup))
 
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        return await self._readable(wanted, self._holder.fetch_file(wanted))
+        return await self._readable(wanted, self._fetch_file(wanted))
+
+    async def _fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        if not wanted.name:
+            # Another broker begins to copy the chunk. An incomplete copy must not be copied.
+            await self._holder.check(self._topic(wanted), ChunkId(*wanted[:3]))
+        return await self._holder.fetch_file(wanted)
 
     async def _readable(self, wanted: _Wanted, work: Coroutine[Any, Any, R]) -> R:
         return await readable(work, ChunkId(*wanted[:3]), self.on_unreadable)
@@ -338,7 +344,7 @@ class ChunkCallService:
             raise KafkaError(ErrorCode.invalid_request, "this broker has no remote tier")
         return await self._tier.store_segment(self._topic(wanted), wanted)
 
-    def _topic(self, wanted: ChunkRead | ChunkSearch | SegmentCopy | HandedOver) -> str:
+    def _topic(self, wanted: _Wanted | HandedOver) -> str:
         name = self._view.image.topics.name_of(wanted.topic_id)
         if name is None:
             raise KafkaError(ErrorCode.unknown_topic_id)

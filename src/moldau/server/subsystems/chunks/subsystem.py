@@ -56,6 +56,7 @@ class ChunksSubsystem(Subsystem):
         self._copying: asyncio.Task[None] | None = None
         logs, machine, view = context.logs, context.machine, context.view
         self.store = ChunkStore(machine, logs)
+        self.store.end_of = self._end_of
         self._hand_overs = HandOvers(machine, logs.directories[0])
         self._holder = ChunkHolder(machine, self.store, self._hand_overs)
         self._meters = ChunkMeters(context.meters.registry)
@@ -201,6 +202,12 @@ class ChunksSubsystem(Subsystem):
         for chunk in self.store:
             if chunk.topic_id == topic.topic_id and (present is None or not self._is_held(present, chunk)):
                 self._drop(topic.name, chunk)
+
+    def _end_of(self, chunk: ChunkId) -> int | None:
+        """The offset after the last record of a chunk in the metadata."""
+        partition = self._context.view.image.topics.partition(chunk.topic_id, chunk.partition)
+        found = None if partition is None else partition.chunk_at(chunk.start_offset)
+        return None if found is None else found.end_offset + 1
 
     def _is_held(self, topic: Topic, chunk: ChunkId) -> bool:
         found = topic.partitions[chunk.partition].chunk_at(chunk.start_offset)

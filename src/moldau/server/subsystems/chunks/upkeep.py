@@ -128,15 +128,16 @@ class ControllerReports:
         self._channel = channel
         self._broker_epoch = broker_epoch
 
-    async def held(self, chunk: ChunkId, directory_id: Any, *, is_held: bool) -> None:
-        """Report that this broker has a complete chunk, or has lost a chunk. Raises ``KafkaError`` if the
-        report fails."""
+    async def held(self, chunk: ChunkId, epoch: int, directory_id: Any, *, is_held: bool) -> None:
+        """Report that this broker has a complete chunk, or has lost a chunk. ``epoch`` is the epoch of the
+        chunk for which this was found. Raises ``KafkaError`` if the report fails."""
         row = ReportedChunk(
             topic_id=chunk.topic_id,
             partition_index=chunk.partition,
             start_offset=chunk.start_offset,
             is_held=is_held,
             directory_id=directory_id or MIGRATING_DIRECTORY,
+            chunk_epoch=epoch,
         )
         request = ReportChunksRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), chunks=[row]
@@ -322,17 +323,19 @@ class ChunkCopies:
             source = self._source(own, own.chunk.isr)
             await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
             logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
-            if self._newest(own) is None:
+            newest = self._newest(own)
+            if newest is None:
                 # An image removed the chunk from this broker before the copy was complete.
                 await self._store.drop(own.name, own.chunk_id)
                 return
-            is_here = True
+            own, is_here = newest, True
         elif in_sync:
             if not self._is_lost(own):
                 raise KafkaError(ErrorCode.kafka_storage_error, "its log is not renamed yet")
             logger.error("chunk %d of %s is not on this broker any more", own.chunk.start_offset, own.name)
         home = self._store.directory_of(own.chunk_id)
-        await self._reports.held(own.chunk_id, None if home is None else home.directory_id, is_held=is_here)
+        directory_id = None if home is None else home.directory_id
+        await self._reports.held(own.chunk_id, own.chunk.epoch, directory_id, is_held=is_here)
 
     async def _replace(self, own: _OwnChunk) -> None:
         """Copy a chunk again from the other brokers that have it, because this broker's copy cannot be

@@ -17,6 +17,7 @@ from moldau.server.metadata.metadata_node import MetadataNode
 from moldau.server.settings import consolidates, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
+from moldau.server.subsystems.backup.generation import GenerationSubsystem
 from moldau.server.subsystems.backup.subsystem import BackupSubsystem
 from moldau.server.subsystems.broker_registration import RegistrationSubsystem
 from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
@@ -116,6 +117,8 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
         broker.add(ConsolidationSubsystem(context, diskless, tiered))
     else:
         broker.add(ConsolidationOff(context))
+    if diskless is not None:
+        broker.add(GenerationSubsystem(context, diskless, tiered))
     if diskless is not None and saves_logs(config):
         broker.add(BackupSubsystem(context, diskless, tiered))
     broker.add(ChunksSubsystem(context, partitions, tiered))

@@ -17,6 +17,13 @@ TIMEOUT_MS: Final = 120_000
 long."""
 
 
+def generation_of(image: MetadataImage) -> int:
+    """The generation of a cluster. It is the latest generation in the log of the first diskless
+    coordinator."""
+    topic = image.topics.get(DISKLESS_METADATA_TOPIC)
+    return 0 if topic is None else topic.partitions[0].generations.latest
+
+
 class BackupPeers:
     """Calls the leaders of the saved logs over the network. Implements
     :class:`moldau.backup.cut_maker.BackupCluster`."""
@@ -62,10 +69,7 @@ class BackupPeers:
 
     @property
     def generation(self) -> int:
-        """The generation of the cluster. It is the latest generation in the log of the first diskless
-        coordinator."""
-        topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
-        return 0 if topic is None else topic.partitions[0].generations.latest
+        return generation_of(self._view.image)
 
     @property
     def image(self) -> MetadataImage:

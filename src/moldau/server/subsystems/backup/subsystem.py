@@ -9,7 +9,6 @@ from moldau.backup.cut_format import LogId
 from moldau.backup.cut_maker import CutMaker, CutSettings
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_rounds import SavedRounds
-from moldau.backup.store_generations import LEASE_INTERVALS, GenerationFence
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.config.broker import BrokerConfig
 from moldau.network.own_serving import BrokerCallHandlers
@@ -51,29 +50,7 @@ class BackupSubsystem(Subsystem):
         self._peers = BackupPeers.of(context, self.saver)
         settings = cut_settings(context.config)
         self.maker = CutMaker(context.machine, storage, self._peers, settings, context.meters.registry)
-        requests = context.meters.registry.scoped("moldau.objects", "ObjectStorage")
-        uploads, deletions = (
-            requests.counter("RequestsPerSec", operation=operation) for operation in ("upload", "delete")
-        )
         unexpected, interval_ms = context.machine.unexpected, settings.interval_ms
-        self._fence = GenerationFence(
-            storage,
-            lambda: self._peers.generation,
-            lambda: uploads.value + deletions.value,
-            context.fail,
-            # A node that uploads or deletes objects checks in each interval whether the cluster has a later
-            # generation. The result of a check is valid for the duration of the lease. The lease is longer
-            # than an interval, so uploads do not have to wait for the next check.
-            LEASE_INTERVALS * interval_ms / 1000,
-        )
-        storage.fence = self._fence
-        if tiered is not None:
-            tiered.storage.fence = self._fence
-        # The check of the generation has its own loop. In the loop that makes the cuts, it would be late if a
-        # cut waits for brokers that are down.
-        self._watching = Repeating(
-            "backup generation", self._fence.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
-        )
         self._late_ms = max(LATE_INTERVALS * settings.interval_ms, LATE_MIN_MS)
         # The first round runs without a delay, because it detects whether this node's folders are an older
         # copy.
@@ -103,13 +80,10 @@ class BackupSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        self._fence.has_metadata = True
-        self._watching.start()
         self._repeating.start()
 
     async def stop(self) -> None:
         await self._repeating.stop()
-        await self._watching.stop()
         await self._peers.close()
 
 

@@ -2,8 +2,8 @@
 
 Such a leader may end before a consumer's position, so it answers OFFSET_OUT_OF_RANGE, as in Kafka. Real
 consumers send the leader epoch from their metadata, and then get UNKNOWN_LEADER_EPOCH instead (KIP-320). The
-consumers of the simulation send no epoch, because brokers must serve old clients too. So the epochs are compared
-here.
+consumers of the simulation send no epoch, because brokers must serve old clients too. So the epochs are
+compared here.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ from moldau.simulation.history import PartitionName
 _METADATA_VERSION: Final = 9
 
 
-class Address(Protocol):
+class BrokerPlace(Protocol):
+    """The address of a broker."""
+
     @property
     def host(self) -> str: ...
 
@@ -26,7 +28,7 @@ class Address(Protocol):
 
 
 async def is_replaced(
-    connection: RpcConnection, partition: PartitionName, name: str, brokers: Iterable[Address]
+    connection: RpcConnection, partition: PartitionName, name: str, brokers: Iterable[BrokerPlace]
 ) -> bool:
     """Whether one of ``brokers`` knows a newer leader epoch of the partition than the broker at the other end
     of ``connection``. Brokers that do not answer are left out. Raises OSError if this connection fails."""

@@ -37,7 +37,7 @@ FULL: Final = Sizes(
     idle_s=30,
 )
 QUICK: Final = Sizes(
-    produce_bytes=100_000_000,
+    produce_bytes=400_000_000,
     repeats=1,
     latency_s=4,
     latency_partitions=(12,),

@@ -25,7 +25,7 @@ class Sizes:
 
 
 FULL: Final = Sizes(
-    produce_bytes=300_000_000,
+    produce_bytes=600_000_000,
     repeats=5,
     latency_s=15,
     latency_partitions=(1, 12, 100),
@@ -37,7 +37,7 @@ FULL: Final = Sizes(
     idle_s=30,
 )
 QUICK: Final = Sizes(
-    produce_bytes=400_000_000,
+    produce_bytes=200_000_000,
     repeats=1,
     latency_s=4,
     latency_partitions=(12,),

@@ -56,10 +56,8 @@ class DisklessMoldau(Moldau):
         super().__init__(folder)
 
     def upload_times(self) -> dict[float, float]:
-        """Return the number of uploads up to each duration in milliseconds, from the node's histogram."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as page:
-            text = page.read().decode()
-        return {float(bound): float(count) for bound, count in UPLOAD_TIMES.findall(text)}
+            return upload_times_of(page.read().decode())
 
     def arguments(self, data: pathlib.Path) -> list[str]:
         settings = (*self.settings, f"metrics.listener=127.0.0.1:{self._metrics_port}")
@@ -210,6 +208,11 @@ def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, f
     median = float(re.findall(r"([\d.]+) ms 50th", last)[0])
     tail = float(re.findall(r"([\d.]+) ms 99th", last)[0])
     return {"MB/s": rate * RECORD_SIZE / 1e6, "ack p50 ms": median, "ack p99 ms": tail}
+
+
+def upload_times_of(metrics: str) -> dict[float, float]:
+    """The number of uploads up to each duration in milliseconds, from the histogram in a node's metrics."""
+    return {float(bound): float(count) for bound, count in UPLOAD_TIMES.findall(metrics)}
 
 
 def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:

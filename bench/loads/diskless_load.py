@@ -9,16 +9,22 @@ Spec = dict[str, Any]
 
 
 def produce_by_many(spec: Spec) -> load.Result:
-    """``producers`` parallel producers of librdkafka send ``records`` records in total. The load ends with
-    the last response."""
+    """Parallel producers of librdkafka send ``records`` records in total. The load ends with the last
+    response.
+
+    ``producers`` is the number of producers. Instead, ``client_ids`` may contain the client id of each
+    producer.
+    """
     from bench.loads.rdkafka import BatchProducer
 
-    partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]
+    partitions, left, common = spec["partitions"], spec["records"], spec.get("settings", {})
+    named = [{"client.id": client_id} for client_id in spec.get("client_ids", ())]
     chunk = load.CHUNK_RECORDS
     clients = [
-        BatchProducer(spec["bootstrap"], spec["topic"], spec["record_size"], chunk, spec.get("settings", {}))
-        for _ in range(producers)
+        BatchProducer(spec["bootstrap"], spec["topic"], spec["record_size"], chunk, {**common, **own})
+        for own in named or [{}] * spec["producers"]
     ]
+    producers = len(clients)
     before = sum(clients[0].end_offset(partition) for partition in range(partitions))
     for client in clients:
         client.end_offset(0)  # the client is connected and has the metadata

@@ -63,12 +63,17 @@ def consume(spec: Spec) -> Result:
 
 
 def latency(spec: Spec) -> Result:
-    """A producer at a fixed rate and a consumer at the end of the topic, both by confluent-kafka."""
+    """A producer at a fixed rate and a consumer at the end of the topic, both by confluent-kafka.
+
+    ``producer_settings`` and ``consumer_settings`` are further settings of the two clients.
+    """
     from confluent_kafka import Consumer, Producer, TopicPartition
 
     settings = {"bootstrap.servers": spec["bootstrap"]}
-    producer = Producer({**settings, "linger.ms": spec["linger_ms"]})
-    consumer = Consumer({**settings, "group.id": "bench", "enable.auto.commit": False})
+    pace = {"linger.ms": spec["linger_ms"]}
+    producer = Producer({**settings, **pace, **spec.get("producer_settings", {})})
+    alone = {"group.id": "bench", "enable.auto.commit": False}
+    consumer = Consumer({**settings, **alone, **spec.get("consumer_settings", {})})
     partitions = [TopicPartition(spec["topic"], number) for number in range(spec["partitions"])]
     for position in partitions:
         position.offset = consumer.get_watermark_offsets(position, timeout=10)[1]

@@ -212,6 +212,7 @@ class DisklessManager:
             settings=settings.writer,
             own=OwnObjects(memory, commits),
             cluster_now_ms=cluster.now_ms,
+            names_sizes=cluster.racks.has_rack_readers,
         )
 
     def _background(self) -> list[Repeating]:

@@ -1,7 +1,7 @@
 """Names of WAL objects: unique without coordination, sorted by time, spread over the store. Pure.
 
 A name is ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, with the time in milliseconds as 12
-hexadecimal digits. If brokers of a rack read objects for each other, ``-<size>`` follows, with the size in
+hexadecimal digits. If brokers read whole objects for their racks, ``-<size>`` follows, with the size in
 bytes as a hexadecimal number. The size is needed because a broker that reads an object for other brokers
 reads the whole object. S3 limits the requests per second for each prefix, and ascending names would all use
 the last prefix. With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard, keys

@@ -53,6 +53,7 @@ async def start(machine: Machine, partitions: int = PARTITIONS) -> tuple[Countin
         known_early = sum(cache.is_known for cache in caches)
         await asyncio.sleep(1)
         assert all(cache.is_known for cache in caches)
+        await asyncio.sleep(5)  # the longest wait for the response to a request
     finally:
         await broker.stop()
     return coordinator, known_early
@@ -118,3 +119,29 @@ def test_very_many_partitions_are_requested_in_parts(monkeypatch: pytest.MonkeyP
 
     assert run_in_virtual_time(story) == 200
     assert longest() <= 40
+
+
+def test_idle_partitions_are_seldom_requested_and_new_batches_are_found_at_once() -> None:
+    async def story(machine: Machine) -> tuple[float, float]:
+        broker = ReadingBroker(machine)
+        broker.coordinator = coordinator = CountingCoordinator()
+        broker.start()
+        loop = asyncio.get_running_loop()
+        try:
+            for number in range(PARTITIONS):
+                coordinator.create(key(number))
+            followed = [broker.open(key(number)) for number in range(PARTITIONS)]
+            await asyncio.sleep(10)
+            rows, began_s = coordinator.rows, loop.time()
+            await asyncio.sleep(60)
+            rows_per_s = (coordinator.rows - rows) / (loop.time() - began_s)
+            began_s = loop.time()
+            await broker.commit((followed[7].cache.key, [b"a"]))
+            await broker.until_cached(followed[7], 1)
+            return rows_per_s, loop.time() - began_s
+        finally:
+            await broker.stop()
+
+    rows_per_s, found_s = run_in_virtual_time(story)
+    assert rows_per_s <= 250
+    assert found_s < 0.1

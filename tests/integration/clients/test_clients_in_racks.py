@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
+from moldau.objects import FileStorage
 
 pytestmark = pytest.mark.real_time
 
@@ -89,3 +91,35 @@ def test_the_command_shows_gateways_and_their_calls(cluster: moldau.testing.Clus
     assert all(calls <= 2 for row in rows for calls in row["calls"].values())
     table = subprocess.check_output([*command, *where], text=True)
     assert "0,1,2" in table
+
+
+def test_a_rack_with_one_broker_reads_an_object_once(
+    cluster: moldau.testing.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partitions have three coordinators, so a broker finds the batches of an object at three times."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    new = NewTopic("copied", 9, 3, config={"diskless.enable": "true"})
+    admin.create_topics([new])["copied"].result(30)
+    gets: Counter[tuple[int, str]] = Counter()
+    fetch = FileStorage.fetch
+
+    async def counting(self: FileStorage, key: str, offset: int, size: int) -> memoryview:
+        gets[id(self), key] += 1
+        return await fetch(self, key, offset, size)
+
+    monkeypatch.setattr(FileStorage, "fetch", counting)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "client.id": "rack=a"})
+    for number in range(30):
+        for partition in range(9):
+            producer.produce("copied", b"%d" % number, partition=partition)
+        assert producer.flush(60) == 0
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "c", "client.rack": "c"})
+    consumer.assign([TopicPartition("copied", index, OFFSET_BEGINNING) for index in range(9)])
+    deadline, seen = time.monotonic() + 90, 0
+    while seen < 30 * 9:
+        assert time.monotonic() < deadline, f"{seen} records"
+        message = consumer.poll(1.0)
+        seen += message is not None and message.error() is None
+    consumer.close()
+    assert gets
+    assert set(gets.values()) == {1}

@@ -45,6 +45,12 @@ MEMBERS_A_CALL: Final = 20_000
 """Maximum number of partitions in a request. A lane with more partitions sends several requests, one after
 another. It divides its waiting time among these requests. A coordinator refuses calls of more than 95,000
 partitions."""
+MEMBERS_A_WAIT: Final = 100
+"""A lane with a multiple of this number of members waits a multiple of the configured time. Otherwise
+thousands of idle partitions would need a few percent of a core on each broker."""
+LONGEST_WAIT: Final = 10
+"""Maximum multiple of the configured time. With 500 ms, a lane waits at most 5 s. In this time, a cache does
+not learn that records were deleted."""
 ROWS_A_TURN: Final = 500
 """Number of partitions of a response that are processed in one iteration of the event loop. This takes some 5
 ms."""
@@ -282,7 +288,7 @@ class FollowLane:
             ],
             max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
             min_bytes=0 if are_new else 1,
-            max_wait_ms=0 if are_new else settings.max_wait_ms // ceil(len(self._members) / MEMBERS_A_CALL),
+            max_wait_ms=0 if are_new else self._wait_ms(),
         )
         begin = self._asked_at = loop.time()
         finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
@@ -301,6 +307,14 @@ class FollowLane:
         if not call.max_wait_ms and any(partition.batches for partition in found):
             self._meters.find_time_ms.update((loop.time() - begin) * 1000)
         return found
+
+    def _wait_ms(self) -> int:
+        """The time for which a coordinator may wait for new batches before it responds. The coordinator
+        responds at once when a partition of the request has new batches."""
+        count = len(self._members)
+        if count > MEMBERS_A_CALL:
+            return self._settings.max_wait_ms // ceil(count / MEMBERS_A_CALL)
+        return self._settings.max_wait_ms * min(LONGEST_WAIT, max(1, count // MEMBERS_A_WAIT))
 
     async def _process(self, found: Sequence[FoundPartition]) -> None:
         wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]] = []

@@ -64,16 +64,19 @@ class DisklessWriter:
         settings: WriterSettings | None = None,
         own: OwnObjects | None = None,
         cluster_now_ms: Callable[[], int] | None = None,
+        names_sizes: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create the writer on the event loop that will run it.
 
         ``cluster_now_ms`` returns the creation times of objects. Coordinators compare these times with the
-        time of the cluster. By default it is the machine's clock.
+        time of the cluster. By default it is the machine's clock. ``names_sizes`` returns whether the keys of
+        new objects contain their sizes.
         """
         settings = settings or WriterSettings()
         own = own or OwnObjects(WriterMemory(settings))
         self._machine = machine
         self._cluster_now_ms = cluster_now_ms or machine.clock.now_ms
+        self._names_sizes = names_sizes
         self._broker_id = broker_id
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -214,8 +217,7 @@ class DisklessWriter:
     def _make_file(self, closed: ClosedBuffer) -> WalFile:
         created_ms, payload_bytes = self._cluster_now_ms(), closed.buffer.size_bytes
         built = closed.buffer.build(created_ms=created_ms, broker_id=self._broker_id)
-        is_shared = self._own.commits is not None and self._own.commits.is_shared()
-        size_bytes, entropy = built.size_bytes if is_shared else None, self._machine.entropy
+        size_bytes, entropy = built.size_bytes if self._names_sizes() else None, self._machine.entropy
         file = WalFile(
             new_object_key(created_ms, self._broker_id, entropy, self._settings.prefix, size_bytes),
             built,

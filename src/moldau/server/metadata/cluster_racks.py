@@ -89,15 +89,28 @@ class ClusterRacks:
         rack = self.own_rack
         return rack is not None and any(each != self._local_id for each in self._live.get(rack, ()))
 
+    @property
+    def has_rack_readers(self) -> bool:
+        """Whether another live broker has a rack. Such a broker reads whole objects; see
+        :meth:`reader_of`."""
+        self._refresh()
+        return any(
+            rack is not None and any(each != self._local_id for each in live)
+            for rack, live in self._live.items()
+        )
+
     def reader_of(self, object_key: str, writer_id: int) -> int | None:
         """Return the broker that reads an object from the store for all brokers of this broker's rack.
 
         If the broker that wrote the object is in this rack, it is the result, because it has the object in
-        memory. The result is None when this broker is alone in its rack or has no rack. This broker then
-        reads the object itself.
+        memory. A broker that is alone in its rack is the reader of all objects. Its caches follow several
+        coordinators, and each of them needs another part of the object at another time. The result is None
+        when this broker has no rack. This broker then reads each range of the object itself.
         """
-        if not self.has_peers:
+        if self.own_rack is None:
             return None
+        if not self.has_peers:
+            return self._local_id
         live = self._live.get(self.own_rack, ())
         return writer_id if writer_id in live else preferred(object_key, live)
 

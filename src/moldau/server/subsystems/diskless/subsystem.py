@@ -267,6 +267,7 @@ class DisklessSubsystem(Subsystem):
         return RackView(
             own_rack=lambda: racks.own_rack,
             has_peers=lambda: racks.has_peers,
+            has_rack_readers=lambda: racks.has_rack_readers,
             nearest_broker=self._nearest_broker,
             reader_of=racks.reader_of,
             peers=self._rack_peers,

@@ -1,0 +1,1 @@
+"""Diskless topics over three brokers in three racks; see ``__main__.py``."""

@@ -56,6 +56,10 @@ class LogMachine(RuleBasedStateMachine):
         last = self.batches[-1][1] + 1 if self.batches else self.start
         assert min(last, self.end) <= self.log.log_end_offset <= self.end
         self.end = self.log.log_end_offset
+        # A log does not begin after its first leader epoch. After a kill, the file with the epochs may be
+        # older than the last deletion of records.
+        assert self.log.log_start_offset <= self.start
+        self.start = self.log.log_start_offset
         self.durable_end = min(self.durable_end, self.end)
 
     @rule(count=st.integers(1, 6), size=st.integers(0, 120), later=st.integers(-50, 50))
@@ -119,7 +123,9 @@ class LogMachine(RuleBasedStateMachine):
     def stop(self, clean: bool) -> None:
         self.log.close()
         self.durable_end = self.end
+        start = self.start
         self.reopen(clean=clean, recovery_point=self.log.flushed_offset)
+        assert self.start == start
 
     @rule()
     def kill(self) -> None:

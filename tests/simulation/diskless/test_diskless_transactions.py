@@ -82,9 +82,9 @@ def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "seed"),
     [
         (forget_a_marker, 0),
-        (read_one_too_far, 0),
+        (read_one_too_far, 1),
         (cut_the_aborted_list, 0),
-        (check_no_guard, 12),
+        (check_no_guard, 3),
         (fence_no_epoch, 1),
     ],
 )

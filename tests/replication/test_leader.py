@@ -36,6 +36,18 @@ def test_a_follower_outside_the_in_sync_set_does_not_delay_the_watermark() -> No
     assert leader.caught_up_outsiders() == {3}
 
 
+def test_a_follower_that_does_not_know_the_start_of_the_log_does_not_join() -> None:
+    leader = leadership(in_sync=(1, 2))
+    leader.brokers_changed({1: 6, 2: 7, 3: 8})
+    leader.local_append(10)
+    leader.log_start_offset = 5
+    for start, members in ((0, None), (5, [1, 2, 3])):
+        leader.follower_fetched(2, 10, 1, broker_epoch=7, log_start_offset=5)
+        leader.follower_fetched(3, 10, 1, broker_epoch=8, log_start_offset=start)
+        proposal = leader.propose(1, 10_000, local_broker_epoch=6)
+        assert (proposal and [each.broker_id for each in proposal.members]) == members
+
+
 def test_shrinking_the_set_releases_the_watermark() -> None:
     leader = leadership()
     leader.local_append(7)

@@ -63,6 +63,9 @@ class PartitionReader:
         # A follower's fetch counts only after the checks of its epoch and log. A follower with a diverging
         # log may have none of the records before its offset.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
+            leader = self._replica.leader
+            if leader is not None and self._snapshots is None:
+                leader.log_start_offset = log.offsets.log_start_offset
             self._follower_fetched(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset

@@ -136,6 +136,9 @@ class LeaderReplica:
             for replica in term.replicas
             if replica != local_id
         }
+        self.log_start_offset = -1
+        """The start of the local log, if followers adopt it. A follower with an earlier start does not join,
+        because it may not know the last deletion of records. As the next leader it would return them."""
         self._active: Mapping[int, int] = {}
         self._joining: set[int] = set()
         self._bounding: tuple[int, ...] = ()
@@ -278,14 +281,18 @@ class LeaderReplica:
         """Whether a follower has all committed records, and also all records of earlier terms."""
         return progress.acknowledged_offset >= max(self.high_watermark, self.start_offset)
 
+    def _knows_start(self, progress: FollowerProgress) -> bool:
+        """Whether a follower's log does not begin before this log. Old followers do not send their start."""
+        return progress.log_start_offset < 0 or progress.log_start_offset >= self.log_start_offset
+
     def _may_join(self, replica_id: int) -> bool:
-        """Whether a follower's broker is active (KIP-841) and still has the incarnation that has fetched
-        (KIP-903)."""
+        """Whether a follower has enough records, knows the start of the log, and its broker is active
+        (KIP-841) and still has the incarnation that has fetched (KIP-903)."""
         active_epoch = self._active.get(replica_id)
         progress = self.followers[replica_id]
         if active_epoch is None or progress.broker_epoch not in (UNKNOWN_EPOCH, active_epoch):
             return False
-        return self._is_long_enough(progress)
+        return self._is_long_enough(progress) and self._knows_start(progress)
 
     # -- the in-sync set ------------------------------------------------------------------------
 

@@ -236,10 +236,8 @@ class ReplicationStory:
             self._on(f"consumer-{number}", self._consumer(f"consumer-{number}", number).run())
             for number in range(scenario.consumer_count)
         ]
-        producers = [
-            self._producer(number)
-            for number in range(scenario.producer_count + scenario.plain_producer_count)
-        ]
+        producer_count = scenario.producer_count + scenario.plain_producer_count
+        producers = [self._producer(number) for number in range(producer_count)]
         writing = [
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.4)) for each in producers
         ]
@@ -264,6 +262,7 @@ class ReplicationStory:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
         await groups.verify()
+        await self._converge()  # a chunk may have ended in the meantime
         for violation in self._differences():
             self.history.violate(violation)
         supervisor.cancel()

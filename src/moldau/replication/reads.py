@@ -63,10 +63,7 @@ class PartitionReader:
         # A follower's fetch counts only after the checks of its epoch and log. A follower with a diverging
         # log may have none of the records before its offset.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
-            leader = self._replica.leader
-            if leader is not None and self._snapshots is None:
-                leader.log_start_offset = log.offsets.log_start_offset
-            self._follower_fetched(request)
+            self._record_fetch(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset
         readable_end = log.segments.end_offset if from_follower else watermark
@@ -112,6 +109,12 @@ class PartitionReader:
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
             is_throttled=is_throttled,
         )
+
+    def _record_fetch(self, request: ReadRequest) -> None:
+        leader = self._replica.leader
+        if leader is not None and self._snapshots is None:
+            leader.log_start_offset = self._log.offsets.log_start_offset
+        self._follower_fetched(request)
 
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
         """See :meth:`moldau.replication.partition_interface.Partition.is_up_to_date`. If one of the

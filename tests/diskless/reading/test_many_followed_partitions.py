@@ -3,6 +3,7 @@ coordinator."""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition
 from moldau.diskless.cache.cacher import Cacher
 from moldau.diskless.cache.follow_lane import ROWS_A_TURN
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.writing.own_commits import OwnRun
 from moldau.runtime import Machine
 
 PARTITIONS = 1_000
@@ -145,3 +147,32 @@ def test_idle_partitions_are_seldom_requested_and_new_batches_are_found_at_once(
     rows_per_s, found_s = run_in_virtual_time(story)
     assert rows_per_s <= 250
     assert found_s < 0.1
+
+
+def test_a_partition_that_a_request_leaves_out_does_not_wait_for_the_end_of_a_long_wait() -> None:
+    """A cache is left out of requests while this broker writes its own batches into the cache. If the write
+    is slow, a request without the cache already waits at the coordinator when the write ends."""
+
+    async def story(machine: Machine) -> float:
+        broker = ReadingBroker(machine)
+        broker.start()
+        loop = asyncio.get_running_loop()
+        try:
+            for number in range(PARTITIONS):
+                broker.coordinator.create(key(number))
+            followed = [broker.open(key(number)) for number in range(PARTITIONS)]
+            await asyncio.sleep(10)
+            own = followed[7].cache.key
+            batch: Any = SimpleNamespace(base_offset=0, last_offset=0)
+            assert broker.cacher.promise(own, [batch])
+            await asyncio.sleep(0.05)
+            assert not broker.cacher.over(OwnRun(own, [batch], memoryview(b"")))
+            await asyncio.sleep(0.1)
+            began_s = loop.time()
+            await broker.commit((own, [b"a"]))
+            await broker.until_cached(followed[7], 1)
+            return loop.time() - began_s
+        finally:
+            await broker.stop()
+
+    assert run_in_virtual_time(story) < 0.6

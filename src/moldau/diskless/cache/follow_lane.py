@@ -288,7 +288,7 @@ class FollowLane:
             ],
             max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
             min_bytes=0 if are_new else 1,
-            max_wait_ms=0 if are_new else self._wait_ms(),
+            max_wait_ms=0 if are_new else self._wait_ms(len(members)),
         )
         begin = self._asked_at = loop.time()
         finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
@@ -308,13 +308,16 @@ class FollowLane:
             self._meters.find_time_ms.update((loop.time() - begin) * 1000)
         return found
 
-    def _wait_ms(self) -> int:
+    def _wait_ms(self, asked_count: int) -> int:
         """The time for which a coordinator may wait for new batches before it responds. The coordinator
         responds at once when a partition of the request has new batches."""
-        count = len(self._members)
+        count, wait_ms = len(self._members), self._settings.max_wait_ms
         if count > MEMBERS_A_CALL:
-            return self._settings.max_wait_ms // ceil(count / MEMBERS_A_CALL)
-        return self._settings.max_wait_ms * min(LONGEST_WAIT, max(1, count // MEMBERS_A_WAIT))
+            return wait_ms // ceil(count / MEMBERS_A_CALL)
+        if asked_count < count:
+            # A member that the request leaves out may have to wait for the next request; see :meth:`_look`.
+            return wait_ms
+        return wait_ms * min(LONGEST_WAIT, max(1, count // MEMBERS_A_WAIT))
 
     async def _process(self, found: Sequence[FoundPartition]) -> None:
         wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]] = []

@@ -328,9 +328,10 @@ class ReplicaFetcher:
                 followed, partial(self._begin_at_snapshot, partition, partition.snapshots, sent, snapshot_id)
             )
             return 0
-        if following.position() != sent:
+        if following.position()._replace(log_start_offset=sent.log_start_offset) != sent:
             # The response belongs to a fetch from another position, because the partition was removed and
-            # added again in the meantime.
+            # added again in the meantime. But if only retention has moved the start of this log, the response
+            # counts. The leader does not send its high watermark and its log start again.
             self._session.changed(key)
             return 0
         records = row.records

@@ -106,6 +106,17 @@ async def test_an_object_is_read_once_for_all_brokers_of_the_rack() -> None:
 
 
 @on_a_loop
+async def test_a_small_range_does_not_keep_a_whole_object_in_memory() -> None:
+    """A cold read collects small ranges of many objects, and its budget counts only these ranges."""
+    rack = Rack()
+    small, large = [await rack.brokers[2].fetch(rack.stored(9), 5, size) for size in (10, 1000)]
+    assert small is not None
+    assert (bytes(small), len(small.obj)) == (CONTENT[5:15], 10)  # type: ignore[arg-type]
+    assert large is not None
+    assert len(large.obj) == len(CONTENT), "a large range is not copied"  # type: ignore[arg-type]
+
+
+@on_a_loop
 async def test_the_writer_serves_its_rack_from_memory() -> None:
     rack = Rack()
     name = rack.stored(3)

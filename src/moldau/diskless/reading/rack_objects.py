@@ -25,6 +25,9 @@ from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _AVOIDED_S: Final = 2.0
 """After a failure, a reader gets no further requests for this time."""
+_COPIED_PART: Final = 4
+"""A range is copied if it is smaller than its object divided by this number. A view would keep the whole
+object in memory, although the budgets of readers count only the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ class RackObjects:
             # The caller may be cancelled, because its broker stops waiting. The read must continue, because
             # other brokers may need the object.
             whole = await asyncio.shield(task)
-        return whole[offset : offset + size_bytes]
+        view = whole[offset : offset + size_bytes]
+        return memoryview(bytes(view)) if _COPIED_PART * size_bytes < object_bytes else view
 
     async def _get(self, key: str, object_bytes: int) -> memoryview:
         async with self._budget.taking(object_bytes):

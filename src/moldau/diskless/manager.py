@@ -28,7 +28,7 @@ from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.list_offsets import WalOffsetLookup
 from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
-from moldau.diskless.reading.rack_objects import RackObjects
+from moldau.diskless.reading.rack_objects import RackObjects, SharedColdObjects
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
@@ -199,7 +199,8 @@ class DisklessManager:
         self.cacher = Cacher(machine, coordinator, source, arrivals, meters, settings.cacher)
         cold_meters = ColdReadMeters(meters)
         budget = ByteBudget(settings.cold_reads.budget_bytes)
-        reads = ObjectReads(source, budget, cold_meters, unexpected)
+        cold_source = source._replace(rack=SharedColdObjects(self.rack_objects, cluster.racks.has_peers))
+        reads = ObjectReads(cold_source, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
         self._lookup = WalOffsetLookup(coordinator, reads, machine)
         commits = OwnCommits(recent, self.cacher, machine.workers, unexpected, cluster.racks.has_peers)

@@ -12,7 +12,7 @@ import pytest
 from moldau.diskless.object_keys import new_object_key, parse_object_key
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.rack_call import ObjectRange
-from moldau.diskless.reading.rack_objects import RackObjects, RackReadSettings
+from moldau.diskless.reading.rack_objects import RackObjects, RackReadSettings, SharedColdObjects
 from moldau.diskless.reading.read_meters import RackReadMeters
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.metrics import Meters
@@ -114,6 +114,18 @@ async def test_a_small_range_does_not_keep_a_whole_object_in_memory() -> None:
     assert (bytes(small), len(small.obj)) == (CONTENT[5:15], 10)  # type: ignore[arg-type]
     assert large is not None
     assert len(large.obj) == len(CONTENT), "a large range is not copied"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+@on_a_loop
+async def test_old_records_are_read_as_whole_objects_only_if_the_rack_has_other_brokers(
+    has_peers: bool,
+) -> None:
+    rack, name = Rack(), key(9)
+    rack.store.objects[name] = CONTENT
+    view = await SharedColdObjects(rack.brokers[2], lambda: has_peers).fetch(name, 100, 50)
+    assert (view is not None) == has_peers
+    assert rack.store.gets == ([(name, 0, len(CONTENT))] if has_peers else [])
 
 
 @on_a_loop

@@ -11,6 +11,7 @@ Without failures, each rack sends one GET for an object, and the rack of the obj
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -166,3 +167,20 @@ class RackObjects:
         while self._kept_bytes > self._settings.kept_bytes and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
             self._kept_bytes -= len(dropped)
+
+
+class SharedColdObjects:
+    """The objects of the rack for reads of old records: a
+    :class:`moldau.diskless.reading.object_reads.SharedObjects`.
+
+    A broker that is alone in its rack has nobody to share a whole object with. At the end of partitions it
+    still reads whole objects, because it soon needs most of their batches. For old records it needs only
+    ranges.
+    """
+
+    def __init__(self, objects: RackObjects, has_peers: Callable[[], bool]) -> None:
+        self._objects = objects
+        self._has_peers = has_peers
+
+    async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+        return await self._objects.fetch(key, offset, size_bytes) if self._has_peers() else None

@@ -17,7 +17,7 @@ from moldau.chunks.holder import PIECE_MAX_BYTES
 from moldau.chunks.meters import ChunkMeters
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.chunks import ChunkRegistration
-from moldau.cluster.image.directories import MIGRATING_DIRECTORY
+from moldau.cluster.image.directories import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_delta import TopicDelta
@@ -395,7 +395,7 @@ class ChunkCopies:
             return not found.is_online
         home = own.chunk.directory_of(self._view.local_id)
         known = {each.directory_id: each.is_online for each in directories}
-        if home == MIGRATING_DIRECTORY:
+        if home in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
             return False
         # The id of a log directory that could not be read at the start may be unknown.
         return not known.get(home, None not in known)

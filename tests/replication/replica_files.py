@@ -70,6 +70,7 @@ class Replicas:
                 1 << 20,
                 current_leader_epoch=position.leader_epoch,
                 last_fetched_epoch=position.last_fetched_epoch,
+                log_start_offset=position.log_start_offset,
                 replica_id=follower,
                 acknowledged_offset=following.acknowledged_offset(),
             )

@@ -87,8 +87,16 @@ def test_a_follower_takes_over_the_start_of_the_log(tmp_path: pathlib.Path) -> N
         pair.produce(1, value)
     asyncio.run(pair.fetch(2))
     asyncio.run(pair.fetch(2))
-    assert asyncio.run(pair.partitions[1].delete_records(2)) == 2
-    asyncio.run(pair.fetch(2))
+
+    async def delete_and_follow() -> int:
+        deletion = asyncio.create_task(pair.partitions[1].delete_records(2))
+        await asyncio.sleep(0)
+        await pair.fetch(2)
+        assert not deletion.done()
+        await pair.fetch(2)  # this fetch contains the follower's new start
+        return await asyncio.wait_for(deletion, 10)
+
+    assert asyncio.run(delete_and_follow()) == 2
     assert pair.partitions[2].log.log_start_offset == 2
     asyncio.run(pair.partitions[2].following.start_over(3, 3))
     assert (pair.partitions[2].log.log_start_offset, pair.end(2)) == (3, 3)

@@ -48,6 +48,17 @@ def test_a_follower_that_does_not_know_the_start_of_the_log_does_not_join() -> N
         assert (proposal and [each.broker_id for each in proposal.members]) == members
 
 
+def test_a_deletion_waits_for_an_in_sync_follower_on_a_fenced_broker() -> None:
+    leader = leadership()
+    leader.brokers_changed({1: 6, 2: 7})
+    leader.local_append(10)
+    leader.follower_fetched(2, 10, 1, broker_epoch=7, log_start_offset=5)
+    leader.follower_fetched(3, 10, 1, broker_epoch=8, log_start_offset=0)
+    assert not leader.starts_at(5)
+    leader.set_changed((1, 2))
+    assert leader.starts_at(5)
+
+
 def test_shrinking_the_set_releases_the_watermark() -> None:
     leader = leadership()
     leader.local_append(7)

@@ -24,9 +24,9 @@ class RecordDeletion:
         """Delete records below an offset (-1 means the high watermark). Returns the low watermark, which is
         the lowest log start of all replicas.
 
-        Followers get the new start with their next fetch. Followers on fenced brokers are ignored. Raises
-        ``KafkaError``, for example when the leadership ends in the meantime. The caller limits the waiting
-        time.
+        Followers get the new start with their next fetch. Followers on fenced brokers are ignored, unless
+        they are still in sync. Raises ``KafkaError``, for example when the leadership ends in the meantime.
+        The caller limits the waiting time.
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)

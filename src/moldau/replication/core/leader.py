@@ -249,11 +249,12 @@ class LeaderReplica:
         }
 
     def starts_at(self, offset: int) -> bool:
-        """Whether the logs of all followers with active brokers start at or after ``offset``."""
+        """Whether the logs of all followers start at or after ``offset``. Followers on fenced brokers are
+        left out, unless they are in sync, because an in-sync follower can become the leader."""
         return all(
             progress.log_start_offset >= offset
             for replica, progress in self.followers.items()
-            if replica in self._active
+            if replica in self._active or replica in self.maximal_in_sync
         )
 
     def lagging(self, now_ms: int, lag_ms_max: int) -> frozenset[int]:

@@ -101,12 +101,12 @@ class Store:
     def __init__(self, *, is_here: bool) -> None:
         self.copied: list[Any] = []
         self.dropped: list[ChunkId] = []
-        self._is_here = is_here
+        self.is_here = is_here
         self.pieces = 0
         """Number of pieces of a chunk."""
 
     def __contains__(self, chunk: ChunkId) -> bool:
-        return self._is_here
+        return self.is_here
 
     async def drop(self, name: Any, chunk: ChunkId) -> None:
         self.dropped.append(chunk)
@@ -196,6 +196,28 @@ def test_the_report_of_a_copy_has_the_epoch_at_its_end() -> None:
         copies._reports = reports
         assert await copies._round()
         assert reported == [(FIRST, 4, True)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_chunk_is_reported_as_lost_only_after_the_logs_match_the_image(is_lost: bool) -> None:
+    async def run() -> None:
+        store, reported = Store(is_here=False), list[Any]()
+        copies = copies_of(Topics(t=topic_with(chunk(0, 9, 1, 2))), store, Source())
+        copies._logs.get = lambda name: None  # type: ignore[method-assign,assignment,misc]
+
+        async def settled() -> None:
+            store.is_here = not is_lost
+
+        async def held(chunk: ChunkId, epoch: int, directory_id: Any, *, is_held: bool) -> None:
+            reported.append((chunk, is_held))
+
+        copies._settled = settled
+        reports: Any = SimpleNamespace(held=held)
+        copies._reports = reports
+        assert await copies._round()
+        assert reported == [(FIRST, False)] * is_lost
 
     asyncio.run(run())
 

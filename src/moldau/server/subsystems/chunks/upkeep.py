@@ -330,6 +330,11 @@ class ChunkCopies:
                 return
             own, is_here = newest, True
         elif in_sync:
+            # An image that came after the start of the round may have ended the chunk. Until the logs match
+            # this image, the partition's old log is being renamed, and the chunk only seems to be lost.
+            await self._settled()
+            if own.chunk_id in self._store:
+                return
             if not self._is_lost(own):
                 raise KafkaError(ErrorCode.kafka_storage_error, "its log is not renamed yet")
             logger.error("chunk %d of %s is not on this broker any more", own.chunk.start_offset, own.name)

@@ -4,6 +4,7 @@ state was saved. A dry run and a restore name these objects."""
 import asyncio
 from pathlib import Path
 
+import pytest
 from saved_cluster import SavedCluster
 
 LATER_MS = 1 << 50
@@ -26,19 +27,6 @@ def test_objects_of_an_earlier_state_that_were_deleted_later_are_named(tmp_path:
     asyncio.run(scene())
 
 
-def test_an_earlier_state_with_all_objects_lacks_nothing(tmp_path: Path) -> None:
-    async def scene() -> None:
-        saved = SavedCluster(tmp_path)
-        await saved.save_transactions({})
-        async with saved.saving_partition(0) as writer:
-            await writer.write(1, 0)
-        await saved.store_object(writer.keys[0])
-        assert (await saved.examine(LATER_MS)).missing == []
-        assert (await saved.restore(LATER_MS)).missing == []
-
-    asyncio.run(scene())
-
-
 def test_objects_of_the_newest_state_that_a_copy_lacks_are_named(tmp_path: Path) -> None:
     """The store is an incomplete copy, or the cluster deleted objects after it had saved its last state."""
 
@@ -55,14 +43,15 @@ def test_objects_of_the_newest_state_that_a_copy_lacks_are_named(tmp_path: Path)
     asyncio.run(scene())
 
 
-def test_a_complete_newest_state_lacks_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("until_ms", [None, LATER_MS], ids=["newest", "earlier"])
+def test_a_state_with_all_objects_lacks_nothing(tmp_path: Path, until_ms: int | None) -> None:
     async def scene() -> None:
         saved = SavedCluster(tmp_path)
         await saved.save_transactions({})
         async with saved.saving_partition(0) as writer:
             await writer.write(1, 0)
         await saved.store_object(writer.keys[0])
-        for report in (await saved.examine(), await saved.restore()):
+        for report in (await saved.examine(until_ms), await saved.restore(until_ms)):
             assert report.missing == []
 
     asyncio.run(scene())

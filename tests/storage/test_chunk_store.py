@@ -42,6 +42,16 @@ def append(box: Any, log: PartitionLog, count: int, epoch: int = 0) -> None:
         log.high_watermark = log.log_end_offset
 
 
+async def with_one_chunk(box: Any, count: int) -> tuple[LogManager, ChunkStore]:
+    """Logs in one folder, and a chunk with ``count`` records."""
+    logs = LogManager(box.machine, ["/data"])
+    await logs.start(lambda _: LogConfig())
+    append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), count)
+    store = ChunkStore(box.machine, logs)
+    await store.carve(NAME, FIRST, count)
+    return logs, store
+
+
 def test_the_name_of_a_chunk_gives_its_partition_and_start() -> None:
     name = chunk_folder(TopicPartition("a-b", 7), 42)
     assert name == "a-b-7.00000000000000000042-chunk"
@@ -96,11 +106,7 @@ def test_a_carved_log_is_read_as_a_chunk_also_after_a_restart(box: Any) -> None:
 
 def test_a_chunk_in_a_failed_directory_is_not_counted(box: Any) -> None:
     async def run() -> None:
-        logs = LogManager(box.machine, ["/data"])
-        await logs.start(lambda _: LogConfig())
-        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
-        store = ChunkStore(box.machine, logs)
-        await store.carve(NAME, FIRST, 10)
+        logs, store = await with_one_chunk(box, 10)
         assert len(store) == 1
         logs.directories[0].offline_reason = "the disk has failed"
         assert len(store) == 0
@@ -141,11 +147,7 @@ def test_a_chunk_that_ends_too_early_is_not_read(box: Any, lost: int) -> None:
     """If it were read, consumers would miss its last records without an error."""
 
     async def run() -> None:
-        logs = LogManager(box.machine, ["/data"])
-        await logs.start(lambda _: LogConfig())
-        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 2)
-        store = ChunkStore(box.machine, logs)
-        await store.carve(NAME, FIRST, 2)
+        logs, store = await with_one_chunk(box, 2)
         path = f"/data/{chunk_folder(NAME, 0)}/{0:020}.log"
         content = box.disk.read(path)
         box.disk.write_atomically(path, content[: len(content) // 2 * (2 - lost)])
@@ -249,11 +251,7 @@ class Copied:
 
 def test_a_copy_replaces_a_damaged_chunk_and_the_damaged_folder_is_kept(box: Any) -> None:
     async def run() -> None:
-        logs = LogManager(box.machine, ["/data"])
-        await logs.start(lambda _: LogConfig())
-        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
-        store = ChunkStore(box.machine, logs)
-        await store.carve(NAME, FIRST, 10)
+        logs, store = await with_one_chunk(box, 10)
         folder = f"/data/{chunk_folder(NAME, 0)}"
         content = {name: box.disk.read(f"{folder}/{name}") for name in box.disk.list(folder)}
         await store.open(NAME, FIRST)
@@ -278,11 +276,7 @@ def test_a_copy_replaces_a_damaged_chunk_and_the_damaged_folder_is_kept(box: Any
 
 def test_a_chunk_whose_folder_is_gone_is_not_opened_as_an_empty_log(box: Any) -> None:
     async def run() -> None:
-        logs = LogManager(box.machine, ["/data"])
-        await logs.start(lambda _: LogConfig())
-        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
-        store = ChunkStore(box.machine, logs)
-        await store.carve(NAME, FIRST, 10)
+        logs, store = await with_one_chunk(box, 10)
         box.disk.remove_tree(f"/data/{chunk_folder(NAME, 0)}")
         with pytest.raises(KafkaError):
             await store.open(NAME, FIRST)

@@ -180,6 +180,30 @@ def test_records_are_deleted_once_all_active_followers_have_deleted_them(tmp_pat
     run(test)
 
 
+def test_a_follower_that_has_not_fetched_since_a_deletion_does_not_join(tmp_path: pathlib.Path) -> None:
+    """The follower would join with the old start of its log. As the next leader it would return the deleted
+    records."""
+
+    async def test() -> None:
+        listener = Listener()
+        partition = led(tmp_path, listener)
+        fetch(partition, 3, 10)
+        listener.active_brokers = {1: 10}
+        partition.leading.committed(5, (1,), 1)
+        partition.leading.brokers_changed()
+        assert await partition.delete_records(4) == 4
+
+        listener.active_brokers = {1: 10, 2: 20, 3: 30}
+        partition.leading.brokers_changed()
+        assert partition.leading.propose(30_000, 10) is None
+        fetch(partition, 2, 10, log_start_offset=4)
+        joining = partition.leading.propose(30_000, 10)
+        assert joining is not None
+        assert joining.in_sync == {1, 2}
+
+    run(test)
+
+
 def test_a_deletion_ends_with_the_leadership(tmp_path: pathlib.Path) -> None:
     async def test() -> None:
         partition = led(tmp_path, Listener())

@@ -5,8 +5,9 @@ import gc
 import random
 import uuid
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -14,7 +15,7 @@ from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime import ErrorCode, InlineWorkers, KafkaError
 from moldau.storage.critical_logs.inventory import CriticalTopic
 from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import CLEAN_SHUTDOWN
@@ -25,6 +26,9 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.topic_partition import TopicPartition
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = LogConfig(file_delete_delay_ms=0)
@@ -217,6 +221,44 @@ def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_topic_of_the_sa
         found = again.get(A0)
         assert found is not None
         assert (found.log_start_offset, found.log_end_offset) == (0, 2)
+
+    box.run(scenario())
+
+
+class WorkersWithSlowTruncation(InlineWorkers):
+    """Delays the removal of a log's files until ``may_go_on`` is set."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(getattr(function, "func", function), "__name__", "") == "drop_files":
+            await self.may_go_on.wait()
+        return function(*args, **kwargs)
+
+
+def test_a_truncation_of_a_deleted_log_does_not_touch_the_next_log_of_the_same_name(box: Any) -> None:
+    async def scenario() -> None:
+        workers = WorkersWithSlowTruncation()
+        manager = LogManager(replace(box.machine, workers=workers), ["/one"])
+        await manager.start(config_of)
+        log = await get_or_create(manager, A0, CONFIG, TOPIC_ID)
+        append(box, log)
+        truncation = asyncio.ensure_future(log.truncate_fully_and_start_at(0))
+        await asyncio.sleep(0)
+        creation = asyncio.ensure_future(get_or_create(manager, A0, CONFIG, uuid.UUID(int=8)))
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert not creation.done()
+        workers.may_go_on.set()
+        with pytest.raises(KafkaError):
+            await truncation
+        successor = await creation
+        append(box, successor, 2)
+        successor.roll()
+        await successor.flush()
+        assert successor.log_end_offset == 2
+        await manager.stop()
 
     box.run(scenario())
 

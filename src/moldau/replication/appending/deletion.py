@@ -30,6 +30,9 @@ class RecordDeletion:
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)
+        if (leader := self._replica.leader) is not None:
+            # A follower that has not fetched since then must not join the in-sync set with its old start.
+            leader.log_start_offset = self._log.offsets.log_start_offset
         await self._log.persist_start()
         if self._replica.leader is None:
             # The leadership ended during the disk operation.

@@ -130,7 +130,8 @@ class FutureLogs:
         await self._machine.workers.run(future.close)
         source.take_offline(f"{move.name} moves to {move.target.path}")
         self.moves.pop(move.name, None)
-        await self._machine.workers.run(self._rename, move)
+        async with source.segments.changing:
+            await self._machine.workers.run(self._rename, move)
 
     def _rename(self, move: LogMove) -> None:
         disk, name = self._machine.disk, move.name
@@ -154,9 +155,10 @@ class FutureLogs:
         move.future.take_offline(f"the move of {move.name} was given up")
         if move.target.is_online:
             path = f"{move.target.path}/{future_folder(move.name, move.unique)}"
-            with self._failures.disk_work(move.target):
-                if self._machine.disk.is_dir(path):
-                    await self._machine.workers.run(self._machine.disk.remove_tree, path)
+            async with move.future.segments.changing:
+                with self._failures.disk_work(move.target):
+                    if self._machine.disk.is_dir(path):
+                        await self._machine.workers.run(self._machine.disk.remove_tree, path)
 
 
 def finish_exchanges(

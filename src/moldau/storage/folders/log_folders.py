@@ -5,6 +5,7 @@ the names of the partitions' folders, is synced once for all partitions that are
 """
 
 import asyncio
+import contextlib
 import errno
 import uuid
 from collections import deque
@@ -131,7 +132,12 @@ class FolderWork:
             await asyncio.sleep(0)
 
     async def _retire_some(self, some: Sequence[RetiredLog]) -> None:
-        await self._workers.run(self._retire, some)
+        async with contextlib.AsyncExitStack() as unchanged:
+            for each in some:
+                # A step of a truncation may still wait for the disk. A new log may get the same folder name
+                # after the renaming, and the step would remove the files of the new log.
+                await unchanged.enter_async_context(each.log.segments.changing)
+            await self._workers.run(self._retire, some)
 
     def _retire(self, retired: Sequence[RetiredLog]) -> None:
         for each in retired:

@@ -106,7 +106,8 @@ class ChunkHolder:
     async def find(self, topic: str, wanted: ChunkSearch, lookup: RecordLookup) -> FoundOffset:
         """Find the first record whose timestamp is at or after a time, and whose offset is at least
         ``from_offset``. Raises ``KafkaError``."""
-        log = await self._log(topic, ChunkId(*wanted[:3]))
+        chunk = ChunkId(*wanted[:3])
+        log = await self._log(topic, chunk)
         from_offset = max(wanted.start_offset, wanted.from_offset)
         offset, end_offset = max(from_offset, log.local_log_start_offset), log.log_end_offset
         while (step := log.timestamp_step(wanted.timestamp, offset, end_offset)) is not None:
@@ -116,6 +117,10 @@ class ChunkHolder:
                     return FoundOffset(found[0], found[1], log.epoch_for_offset(found[0]))
             offset = step.next_offset
             await asyncio.sleep(0)
+            if log.is_offline:
+                # The log was closed meanwhile, because other chunks were read or because this copy is
+                # removed. This does not mean that the copy cannot be read.
+                log = await self._log(topic, chunk)
         return FoundOffset()
 
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:

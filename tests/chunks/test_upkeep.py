@@ -93,6 +93,25 @@ def test_a_chunk_without_timestamps_is_as_old_as_its_end(now_ms: int, start_offs
     assert found == start_offset
 
 
+@pytest.mark.parametrize(
+    ("retention_bytes", "start_offset"),
+    [(-1, 0), (400, 0), (399, 0), (300, 10), (201, 10), (200, 20), (0, 30)],
+)
+def test_the_oldest_chunks_leave_a_partition_that_is_too_large(
+    retention_bytes: int, start_offset: int
+) -> None:
+    """A chunk is removed as a whole, so the rest is never smaller than ``retention.bytes``."""
+    found = retained_start(
+        [replace(chunk(start, start + 9, 1), size_bytes=100) for start in (0, 10, 20)],
+        LogConfig(retention_ms=-1, retention_bytes=retention_bytes),
+        log_start_offset=0,
+        active_size_bytes=100,
+        active_since_ms=6000,
+        now_ms=7000,
+    )
+    assert found == start_offset
+
+
 FIRST = ChunkId(KEY.topic_id, 0, 0)
 
 

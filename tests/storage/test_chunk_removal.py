@@ -179,6 +179,42 @@ def test_the_chunk_of_a_new_topic_gets_the_folder_of_a_deleted_topic_of_the_same
     asyncio.run(run())
 
 
+class LoadingWorkers(HeldWorkers):
+    """While a log is opened, its folder has a temporary file, until ``may_go_on`` is set."""
+
+    def __init__(self, disk: Any) -> None:
+        super().__init__()
+        self._disk = disk
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        path = f"/data/{FOLDER}/leader-epoch-checkpoint.tmp"
+        if getattr(getattr(function, "func", function), "__name__", "") == "_open_folder":
+            self._disk.write_atomically(path, b"")
+            await self.may_go_on.wait()
+            self._disk.remove(path)
+        return function(*args, **kwargs)
+
+
+def test_temporary_files_of_a_log_that_is_opened_are_not_listed(box: Any) -> None:
+    """Such a file may be gone when its size is read. The copy would then be taken for damaged."""
+
+    async def run() -> None:
+        workers = LoadingWorkers(box.disk)
+        box.machine = replace(box.machine, workers=workers)
+        logs, store = await with_one_chunk(box, 10)
+        names = set(await store.files(FIRST))
+        opening = asyncio.create_task(store.open(NAME, FIRST))
+        await turns()
+        listing = asyncio.create_task(store.files(FIRST))
+        await turns()
+        workers.may_go_on.set()
+        assert set(await listing) == names
+        assert (await opening).log_end_offset == 10
+        await logs.stop()
+
+    asyncio.run(run())
+
+
 class ClosingLookup:
     """A search in the batches of a chunk. Before the first batch is searched, ``meanwhile`` is called."""
 

@@ -66,7 +66,7 @@ class _Folder:
     path: str
     directory: LogDirectory
     lock: asyncio.Lock
-    """Held while the log is opened, and while the folder gets another name."""
+    """Held while the log is opened, while the files are listed, and while the folder gets another name."""
 
 
 class ChunkStore:
@@ -202,7 +202,10 @@ class ChunkStore:
     async def files(self, chunk: ChunkId) -> dict[str, int]:
         """The sizes of a chunk's files, by name. Raises ``KafkaError`` if the chunk cannot be read."""
         folder = self._folder(chunk)
-        return await self._machine.workers.run(self._sizes, folder.path)
+        # While the log is opened, there are temporary files in the folder.
+        async with folder.lock:
+            self._check_present(chunk, folder)
+            return await self._machine.workers.run(self._sizes, folder.path)
 
     def _sizes(self, path: str) -> dict[str, int]:
         disk = self._machine.disk

@@ -106,6 +106,7 @@ def test_tools_see_the_size_of_the_chunks_that_are_on_the_disks(cluster: moldau.
     chunks.produce_at(0, 10)
     chunks.create([2, 3])
     chunks.produce_at(10, 10)
+    until(lambda: sorted(chunks.folders()) == [1, 2])
     row = chunks.described()
     assert (row.local_log_start_offset, row.high_watermark) == (0, 20)
     active_bytes = row.local_size_bytes - chunks.log_bytes(1)
@@ -229,13 +230,13 @@ def test_a_chunk_is_read_from_the_tier_while_none_of_its_brokers_runs(
         cluster.restart(1)
 
 
-def test_retention_and_the_deletion_of_the_topic_remove_the_tier(cluster: moldau.testing.Cluster) -> None:
+def test_retention_ends_the_records_of_a_chunk_in_the_tier(cluster: moldau.testing.Cluster) -> None:
     chunks = TieredChunks(cluster, "expired-tier")
     chunks.create_tiered([1], local_retention_bytes="1")
     chunks.produce_at(0, 10)
     chunks.create([2])
+    chunks.produce(10, 10)  # The local retention keeps the chunk while the active chunk is empty.
     until(lambda: not chunks.folders())
-    chunks.produce(10, 10)
     chunks.configure(retention_ms="86400000")
     consumer = Consumer({**chunks.server, "group.id": "g"})
     part = TopicPartition(chunks.topic, 0)

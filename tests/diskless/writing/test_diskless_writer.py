@@ -11,6 +11,7 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
 from moldau.coordinators.diskless.calls.subjects.commit import REQUEST_BATCHES_MAX
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.wal import parse_object
 from moldau.diskless.writing.buffers.open_buffer import BATCHES_MAX
 from moldau.diskless.writing.own_commits import OwnCommits
@@ -49,7 +50,7 @@ class Bench:
             self.coordinator,
             machine,
             self.meters,
-            broker_id=3,
+            ObjectOrigin(3, machine.clock.now_ms),
             settings=settings,
             own=OwnObjects(WriterMemory(settings), cast(OwnCommits | None, cache)),
         )

@@ -280,8 +280,9 @@ def test_a_file_without_an_accepted_batch_is_deleted_immediately() -> None:
 
 
 def test_a_file_is_kept_when_its_commit_had_to_be_repeated() -> None:
-    """The coordinator may answer a repeated commit with duplicates, which are the batches of the first
-    attempt. If the writer then deleted the file, these batches would be lost."""
+    """If the first attempt of a commit succeeded and its response was lost, the coordinator answers that the
+    batches of the second attempt are duplicates. If the writer then deleted the file, the batches would be
+    lost."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)

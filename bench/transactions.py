@@ -21,7 +21,7 @@ BATCH: Final = 100
 """Number of records in a transaction."""
 MANY: Final = 100
 RATE: Final = 10
-"""Number of transactions that each of the :data:`MANY` producers of the paced load begins in a second."""
+"""Transactions per second of each producer in the benchmark with :data:`MANY` producers."""
 WRITERS: Final = 8
 """Number of producers that write a topic with aborted transactions."""
 ALLOWED_MS: Final = 30

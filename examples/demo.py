@@ -138,7 +138,7 @@ def show_store(node: Node) -> None:
 
 def show_table(node: Node, acknowledged: set[int]) -> bool:
     """Consolidate and export the topic, and query the table. Returns whether the table has every
-    order once."""
+    order once. The result is also True if Spark or Java is not installed, because there is no table then."""
     reason = missing_packages() or missing_java()
     if reason is not None:
         console.print(f"[yellow]no table:[/] {reason}")

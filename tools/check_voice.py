@@ -1,16 +1,18 @@
 """List violations of the glossary's advice (docs/glossary.md) as warnings. Read the warnings, but their
 number need not be zero.
 
-The check lists docstrings with a vague beginning, words that have a simpler synonym, and folders with too
-many files. A class name with two meanings is an error, and the exit code is then 1.
+The check lists docstrings with a vague beginning, words that have a simpler synonym, folders with too many
+files, and small files that belong into the only file that imports them. A class name with two meanings is an
+error, and the exit code is then 1.
 """
 
 import ast
 import collections
+import fnmatch
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ("src/moldau", "src/pyspark_moldau")
@@ -18,6 +20,15 @@ GENERATED = "src/moldau/protocol/messages/"
 """The folder of the generated messages. Nested types of several messages may have the same name there,
 because the names are Kafka's own."""
 FOLDER_FILES = 15
+SMALL_FILE_LINES = 40
+FAMILIES = {
+    "src/moldau/cluster/decisions/*.py": "one file for each subject of the controller's decisions",
+    "src/moldau/cluster/image/parts/*.py": "one file for each part of the metadata image",
+    "src/moldau/coordinators/*/hosted.py": "one file for each kind of coordinator",
+    "src/moldau/protocol/own/*.py": "one file for each API of Moldau",
+}
+"""Patterns of files that are members of a regular set, with the rule of the set. Such a file may be small. In
+a pattern, ``*`` also matches the names of several folders."""
 
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")
 WORDS = {
@@ -62,6 +73,41 @@ def riddles(name: str, source: str) -> Iterator[str]:
                 yield f"{name}:{line}: {word!r}: write {better}"
 
 
+def imported_files(source: str, files: Collection[str]) -> set[str]:
+    """The files of ``files`` that a module imports. Imports must be absolute."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import():
+                names |= {alias.name for alias in node.names}
+            case ast.ImportFrom(module=str() as module, level=0):
+                names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return {path for name in names if (path := f"src/{name.replace('.', '/')}.py") in files}
+
+
+def small_files(sources: Mapping[str, str]) -> Iterator[str]:
+    """Small files that only one other file imports. The keys of ``sources`` are file names.
+
+    The files of a package's interface (``__init__.py``), entry points and files of ``FAMILIES`` may be small.
+    A file that no other file imports is an entry point. A file that the interface of its package imports is
+    available to all importers of the package.
+    """
+    importers: dict[str, set[str]] = collections.defaultdict(set)
+    for name, source in sources.items():
+        for imported in imported_files(source, sources) - {name}:
+            importers[imported].add(name)
+    for name, source in sorted(sources.items()):
+        lines, found = source.count("\n"), importers[name]
+        is_whole = name.endswith(("/__init__.py", "/__main__.py")) or any(
+            fnmatch.fnmatch(name, pattern) for pattern in FAMILIES
+        )
+        if lines >= SMALL_FILE_LINES or is_whole or len(found) != 1:
+            continue
+        (importer,) = found
+        if not importer.endswith("/__init__.py"):
+            yield f"{name} has {lines} lines, and only {importer} imports it: can it join a file of its noun?"
+
+
 def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
     """Classes of a module, with their places."""
     for node in ast.parse(source).body:
@@ -74,11 +120,13 @@ def findings() -> tuple[list[str], list[str]]:
     warnings: list[str] = []
     places: dict[str, list[str]] = collections.defaultdict(list)
     files: collections.Counter[str] = collections.Counter()
+    sources: dict[str, str] = {}
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name, source = str(path.relative_to(ROOT)), path.read_text()
             if name.startswith(GENERATED):
                 continue
+            sources[name] = source
             files[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
             warnings += riddles(name, source)
             for one, place in class_names(name, source):
@@ -86,6 +134,7 @@ def findings() -> tuple[list[str], list[str]]:
     for folder, count in sorted(files.items()):
         if count > FOLDER_FILES:
             warnings.append(f"{folder} has {count} files: are there sub-rooms in it?")
+    warnings += small_files(sources)
     return list(double_names(places)), warnings
 
 
@@ -102,7 +151,7 @@ def main() -> int:
         print(f"error: {each}")
     for each in warnings:
         print(f"warning: {each}")
-    print(f"{len(warnings)} warnings about words and folders (docs/glossary.md)")
+    print(f"{len(warnings)} warnings about words, folders and small files (docs/glossary.md)")
     return bool(errors)
 
 

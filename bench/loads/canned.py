@@ -90,7 +90,8 @@ def receive_response(connection: socket.socket) -> bytes:
 
 
 class Pipeline:
-    """One connection that keeps produce requests in flight. It counts responses by their size."""
+    """One connection that keeps produce requests in flight. All responses have the same size,
+    so the number of received bytes gives the number of responses."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int, record_size_bytes: int) -> None:
         request = produce_frame(topic, partition, record_size_bytes)

@@ -1,6 +1,7 @@
 """``tools/check_voice.py`` finds vague docstrings and words to avoid. Two classes with the same name but
 different meanings are an error."""
 
+import fnmatch
 import importlib.util
 import pathlib
 import subprocess
@@ -45,9 +46,52 @@ def test_a_class_name_with_two_meanings_is_an_error() -> None:
     assert list(check_voice.double_names(places)) == ["class Turn has 2 meanings: a.py:1, b.py:7"]
 
 
+def sources_of(name: str, **importers: str) -> dict[str, str]:
+    """A file with three lines, and the files that import it."""
+    small = {name: '"""A file."""\n\nONE = 1\n'}
+    return small | {f"src/moldau/{each}.py": f"{text}\n" for each, text in importers.items()}
+
+
+def test_a_small_file_with_one_importer_is_named() -> None:
+    (found,) = check_voice.small_files(
+        sources_of("src/moldau/room/small.py", one="from moldau.room.small import ONE")
+    )
+    assert found.startswith("src/moldau/room/small.py has 3 lines, and only src/moldau/one.py imports it:")
+    for text in ("from moldau.room import small", "import moldau.room.small"):
+        assert len(list(check_voice.small_files(sources_of("src/moldau/room/small.py", one=text)))) == 1
+
+
+def test_a_small_file_with_several_importers_stays() -> None:
+    text = "from moldau.room.small import ONE"
+    assert not list(check_voice.small_files(sources_of("src/moldau/room/small.py", one=text, two=text)))
+
+
+def test_a_large_file_with_one_importer_stays() -> None:
+    sources = sources_of("src/moldau/room/large.py", one="from moldau.room.large import ONE")
+    sources["src/moldau/room/large.py"] += "\n" * (check_voice.SMALL_FILE_LINES - 3)
+    assert not list(check_voice.small_files(sources))
+
+
+def test_interfaces_entry_points_and_members_of_families_may_be_small() -> None:
+    text = "from moldau.room import small"
+    interface = {"src/moldau/room/__init__.py": "from moldau.room.small import ONE\n"}
+    assert not list(check_voice.small_files(sources_of("src/moldau/room/small.py") | interface))
+    assert not list(check_voice.small_files(sources_of("src/moldau/room/__init__.py", one=text)))
+    assert not list(check_voice.small_files(sources_of("src/moldau/room/small.py")))
+    member = "src/moldau/protocol/own/tiered/small.py"
+    of_member = sources_of(member, one="from moldau.protocol.own.tiered.small import ONE")
+    assert not list(check_voice.small_files(of_member))
+
+
+def test_every_family_has_several_files() -> None:
+    for pattern in check_voice.FAMILIES:
+        names = (str(path.relative_to(ROOT)) for path in ROOT.glob("src/moldau/**/*.py"))
+        assert len(fnmatch.filter(names, pattern)) > 2, pattern
+
+
 def test_warnings_do_not_fail_the_check() -> None:
     done = subprocess.run(
         [sys.executable, "tools/check_voice.py"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "warnings about words and folders" in done.stdout.splitlines()[-1]
+    assert "warnings about words, folders and small files" in done.stdout.splitlines()[-1]

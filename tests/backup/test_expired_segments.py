@@ -64,7 +64,7 @@ KEPT_10_TO_29 = [_segment(10, 19, KEPT[-1]), _segment(20, 29, KEPT[-1])]
         ([_segment(0, 9, DELETED[-1]), _segment(0, 12, KEPT[-1]), *KEPT_10_TO_29], None),
         # A copy that has not finished is deleted.
         ([_segment(0, 9, KEPT[-1]), *KEPT_10_TO_29, _segment(30, 39, DELETED[-1])], None),
-        # No deletion explains the gap, so nothing is deleted.
+        # No segment whose deletion has begun has the offsets 0 to 9, so these do not count as deleted.
         (KEPT_10_TO_29, None),
         ([_segment(0, 9, DELETED[-1], epoch=1), *KEPT_10_TO_29], None),
     ],

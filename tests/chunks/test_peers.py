@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from active_replica import machine
+from damaged_copies import DamagedStore, IncompleteStore, holder_of
 from registered_chunks import chunk
 
 from moldau.chunks.calls import (
@@ -31,24 +32,6 @@ ELSEWHERE = (ChunkRecords([b"r"], 1, 10), FoundOffset(3, 5, 0), ChunkFilePiece({
 FAILURES = (OSError("a bad disk"), KafkaError(ErrorCode.kafka_storage_error, "a bad copy"))
 
 
-class BadHolder:
-    """A broker that has every chunk but cannot read it."""
-
-    def __init__(self, failure: Exception) -> None:
-        self._failure = failure
-
-    def has(self, chunk: Any) -> bool:
-        return True
-
-    async def read(self, *wanted: Any) -> Any:
-        raise self._failure
-
-    find = fetch_file = check = read
-
-    def lookup(self, topic: str, partition: int) -> None:
-        return None
-
-
 class Others:
     """A channel to other brokers, which returns the given answer to each call."""
 
@@ -66,12 +49,11 @@ async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
         config=SimpleNamespace(inter_broker_listener_name="L", rack=None),
         machine=machine(),
     )
-    holder: Any = BadHolder(failure)
+    unreadable: list[Any] = []
+    holder = holder_of(DamagedStore(failure), unreadable)
     unused: Any = None
     meters = ChunkMeters(Meters())
     peers: Any = ChunkPeers(context, holder, unused, meters, unused)
-    unreadable: list[Any] = []
-    peers.on_unreadable = unreadable.append
     peers._channel = lambda broker_id, timeout_ms: Others(answer)
     held = chunk(0, 9, *holders)
     if isinstance(answer, ChunkRecords):
@@ -103,21 +85,13 @@ def test_a_broker_that_cannot_read_its_copy_for_another_broker_copies_the_chunk_
         view=SimpleNamespace(local_id=HERE, image=SimpleNamespace(topics=topics)),
         metadata=SimpleNamespace(configs=None),
     )
-    holder: Any = BadHolder(failure)
+    unreadable: list[Any] = []
+    holder = holder_of(DamagedStore(failure), unreadable)
     unused: Any = None
     service = ChunkCallService(context, holder, unused, unused)
-    unreadable: list[Any] = []
-    service.on_unreadable = unreadable.append
     with pytest.raises(KafkaError, match="a bad") as error:
         asyncio.run(getattr(service, call)(wanted[call]))
     assert (error.value.code, unreadable) == (ErrorCode.kafka_storage_error, [ID])
-
-
-class IncompleteHolder(BadHolder):
-    """A broker whose copy of every chunk is incomplete, but whose files can be read."""
-
-    async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        return ChunkFilePiece({"f": 1})
 
 
 def test_an_incomplete_copy_is_no_source_of_other_copies() -> None:
@@ -126,11 +100,10 @@ def test_an_incomplete_copy_is_no_source_of_other_copies() -> None:
         view=SimpleNamespace(local_id=HERE, image=SimpleNamespace(topics=topics)),
         metadata=SimpleNamespace(configs=None),
     )
-    holder: Any = IncompleteHolder(FAILURES[1])
+    unreadable: list[Any] = []
+    holder = holder_of(IncompleteStore(FAILURES[1]), unreadable)
     unused: Any = None
     service = ChunkCallService(context, holder, unused, unused)
-    unreadable: list[Any] = []
-    service.on_unreadable = unreadable.append
     with pytest.raises(KafkaError, match="a bad"):
         asyncio.run(service.fetch_file(ChunkFileFetch(*ID)))
     assert unreadable == [ID]

@@ -7,13 +7,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from damaged_copies import DamagedStore, StoreOfDamagedLogs, holder_of
 from registered_chunks import chunk, partition
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
+from moldau.chunks.holder import ChunkHolder
 from moldau.chunks.leader_start import FRESH_S, RETRY_S, LeaderStart
 from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import ChunkRedirects
-from moldau.chunks.stand_in import ChunkStandIn
+from moldau.chunks.stand_in import ChunkStandIn, PartitionElsewhere
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.metrics import Meters
 from moldau.metrics.meters import Counter
@@ -37,11 +39,10 @@ METERS = ChunkMeters(Meters())
 class Holder:
     """Broker 1, which has the first chunk. A transaction may be open at the end of the chunk."""
 
-    def __init__(self, open_offset: int = -1, error: Exception | None = None, first_offset: int = 0) -> None:
+    def __init__(self, open_offset: int = -1, first_offset: int = 0) -> None:
         self._first_offset = first_offset
         self.wanted: list[ChunkRead] = []
         self._open_offset = open_offset
-        self._error = error
 
     def has(self, chunk: Any) -> bool:
         return bool(chunk == (*KEY, 0))
@@ -54,8 +55,6 @@ class Holder:
 
     async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
         self.wanted.append(wanted)
-        if self._error is not None:
-            raise self._error
         return ChunkRecords([b"records"], 7, wanted.end_offset, [ABORTED])
 
 
@@ -76,29 +75,27 @@ class Leader:
 
 
 def stand_in(
-    holder: Holder,
+    holder: Holder | ChunkHolder,
     start: LeaderStart | None = None,
-    unreadable: list[Any] | None = None,
     meters: ChunkMeters | None = None,
 ) -> ChunkStandIn:
     fetched: Any = SimpleNamespace(fetched=lambda size_bytes: None)
     found: Any = holder
     redirects = ChunkRedirects(1, PersistentMap, Counter())
     start = start or LeaderStart(Leader().ask)
-    report = list[Any]().append if unreadable is None else unreadable.append
-    return ChunkStandIn(KEY, "t", lambda: BOTH, found, redirects, fetched, meters or METERS, start, report)
+    served = PartitionElsewhere(KEY, "t", lambda: BOTH, start)
+    return ChunkStandIn(served, found, redirects, fetched, meters or METERS)
 
 
 def read(
-    holder: Holder,
+    holder: Holder | ChunkHolder,
     start: LeaderStart | None = None,
-    unreadable: list[Any] | None = None,
     meters: ChunkMeters | None = None,
     **fields: Any,
 ) -> ReadOutcome:
     async def run() -> ReadOutcome:
         request = ReadRequest(**{"max_bytes": 100, "client_rack": "a", "memory": {}, **fields})
-        answer = stand_in(holder, start, unreadable, meters).read(request)
+        answer = stand_in(holder, start, meters).read(request)
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     return asyncio.run(run())
@@ -198,12 +195,16 @@ def test_other_readers_are_refused(fields: dict[str, Any], code: ErrorCode) -> N
     assert read(Holder(), offset=4, **fields).error is code
 
 
+@pytest.mark.parametrize("store", [DamagedStore, StoreOfDamagedLogs])
 @pytest.mark.parametrize(
     "failure", [KafkaError(ErrorCode.kafka_storage_error, "a bad copy"), OSError("a bad disk")]
 )
-def test_a_copy_that_cannot_be_read_sends_the_consumer_away_and_is_replaced(failure: Exception) -> None:
-    failed, unreadable = Holder(error=failure), list[Any]()
-    assert read(failed, unreadable=unreadable, offset=4).error is ErrorCode.not_leader_or_follower
+def test_a_copy_that_cannot_be_read_sends_the_consumer_away_and_is_replaced(
+    failure: Exception, store: type[DamagedStore]
+) -> None:
+    unreadable: list[Any] = []
+    holder = holder_of(store(failure), unreadable)
+    assert read(holder, offset=4).error is ErrorCode.not_leader_or_follower
     assert unreadable == [(*KEY, 0)]
 
 

@@ -188,8 +188,8 @@ def test_damage_in_the_tier_is_found(node: moldau.testing.Node) -> None:
 def test_offsets_that_no_segment_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two segments are missing in the metadata: a segment in the middle, and the segment before the first
-    batch of the WAL."""
+    """Segments are missing in the metadata: in one partition a segment in the middle, and in the other
+    partitions the last segment before the WAL."""
     assert consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)["segments"] >= 6
     produce(node)
     whole = verify(node)

@@ -14,8 +14,8 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
+from moldau.replication.leading import nearest_replica
 from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
-from moldau.replication.read_replica import nearest_replica
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine

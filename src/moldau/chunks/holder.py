@@ -1,8 +1,9 @@
 """Reads of the inactive chunks on this broker's disks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from crc32c import crc32c
 
@@ -25,35 +26,25 @@ from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
-R = TypeVar("R")
-
 _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 
 PIECE_MAX_BYTES: Final = 1024 * 1024
 """Maximum size of a piece of a file in a response."""
 
 
-async def readable(work: Awaitable[R], chunk: ChunkId, on_unreadable: Callable[[ChunkId], None]) -> R:
-    """Wait for a read of this broker's copy of a chunk. If the copy cannot be read, ``on_unreadable`` is
-    called. Raises ``KafkaError``."""
-    try:
-        return await work
-    except KafkaError as failure:
-        error = failure
-    except (OSError, MalformedMetadataError) as failure:
-        error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
-    if error.code in _UNREADABLE:
-        on_unreadable(chunk)
-    raise error
-
-
 class ChunkHolder:
-    """Reads and searches chunks. A chunk does not change, so no leader epoch is checked."""
+    """Reads and searches chunks. A chunk does not change, so no leader epoch is checked.
+
+    If the copy of a chunk cannot be read, ``on_unreadable`` is called, and the error of the disk is raised as
+    a ``KafkaError``.
+    """
 
     def __init__(self, machine: Machine, store: ChunkStore, hand_overs: HandOvers) -> None:
         self._machine = machine
         self._store = store
         self._hand_overs = hand_overs
+        self.on_unreadable: Callable[[ChunkId], None] = lambda _: None
+        """Called with a chunk of this broker that cannot be read."""
 
     def has(self, chunk: ChunkId) -> bool:
         """Whether this broker has a copy of a chunk."""
@@ -62,11 +53,17 @@ class ChunkHolder:
     async def check(self, topic: str, chunk: ChunkId) -> None:
         """Raise ``KafkaError`` if the copy of a chunk cannot be opened, or if its last records are
         missing."""
-        await self._log(topic, chunk)
+        with self._readable(chunk):
+            await self._log(topic, chunk)
 
     async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
         """Whole batches, beginning with the batch that contains ``fetch_offset``. Raises ``KafkaError``."""
-        log = await self._log(topic, ChunkId(*wanted[:3]))
+        chunk = ChunkId(*wanted[:3])
+        with self._readable(chunk):
+            return self._read(await self._log(topic, chunk), wanted)
+
+    @staticmethod
+    def _read(log: PartitionLog, wanted: ChunkRead) -> ChunkRecords:
         offset, end_offset = wanted.fetch_offset, log.log_end_offset
         if wanted.end_offset >= 0:
             end_offset = min(end_offset, wanted.end_offset)
@@ -95,18 +92,26 @@ class ChunkHolder:
         removed segments at the beginning of the log because they are in the remote tier. Raises
         ``KafkaError``.
         """
-        return (await self._log(topic, chunk)).local_log_start_offset
+        with self._readable(chunk):
+            return (await self._log(topic, chunk)).local_log_start_offset
 
     async def open_offset(self, topic: str, chunk: ChunkId) -> int:
         """The first offset of a transaction that is open at the end of a chunk; -1 if there is no such
         transaction. Raises ``KafkaError``."""
-        unstable = (await self._log(topic, chunk)).producers.state.first_unstable_offset
-        return -1 if unstable is None else unstable
+        with self._readable(chunk):
+            unstable = (await self._log(topic, chunk)).producers.state.first_unstable_offset
+            return -1 if unstable is None else unstable
 
     async def find(self, topic: str, wanted: ChunkSearch, lookup: RecordLookup) -> FoundOffset:
         """Find the first record whose timestamp is at or after a time, and whose offset is at least
         ``from_offset``. Raises ``KafkaError``."""
         chunk = ChunkId(*wanted[:3])
+        with self._readable(chunk):
+            return await self._find(topic, chunk, wanted, lookup)
+
+    async def _find(
+        self, topic: str, chunk: ChunkId, wanted: ChunkSearch, lookup: RecordLookup
+    ) -> FoundOffset:
         log = await self._log(topic, chunk)
         from_offset = max(wanted.start_offset, wanted.from_offset)
         offset, end_offset = max(from_offset, log.local_log_start_offset), log.log_end_offset
@@ -126,6 +131,10 @@ class ChunkHolder:
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
         """A piece of a chunk's file, or the list of files. Raises ``KafkaError``."""
         chunk = ChunkId(*wanted[:3])
+        with self._readable(chunk):
+            return await self._piece(chunk, wanted)
+
+    async def _piece(self, chunk: ChunkId, wanted: ChunkFileFetch) -> ChunkFilePiece:
         if wanted.name == HAND_OVER_FILE:
             return self._handed_over(chunk, wanted)
         if not wanted.name:
@@ -146,6 +155,20 @@ class ChunkHolder:
     def lookup(self, topic: str, partition: int) -> RecordLookup:
         """An object for a search by timestamp that another broker has requested."""
         return RecordLookup(self._machine, None, f"{topic}-{partition}")
+
+    @contextmanager
+    def _readable(self, chunk: ChunkId) -> Iterator[None]:
+        """Report the chunk if the ``with`` block cannot read it. Raises ``KafkaError``."""
+        try:
+            yield
+            return
+        except KafkaError as failure:
+            error = failure
+        except (OSError, MalformedMetadataError) as failure:
+            error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
+        if error.code in _UNREADABLE:
+            self.on_unreadable(chunk)
+        raise error
 
     async def _log(self, topic: str, chunk: ChunkId) -> PartitionLog:
         if chunk not in self._store:

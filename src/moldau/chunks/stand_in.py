@@ -9,10 +9,11 @@ leader handles them.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from moldau.chunks.calls import ChunkRead, ChunkRecords
-from moldau.chunks.holder import ChunkHolder, readable
+from moldau.chunks.holder import ChunkHolder
 from moldau.chunks.leader_start import LeaderStart
 from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.reading import READ_MAX_BYTES
@@ -57,6 +58,21 @@ class _TransactionsElsewhere(TransactionParticipant):
         raise KafkaError(ErrorCode.not_leader_or_follower)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionElsewhere:
+    """A partition whose active chunk is only on other brokers."""
+
+    key: PartitionKey
+    topic: str
+    registration: Callable[[], PartitionRegistration | None]
+    """Returns the partition in the newest image."""
+    leader_start: LeaderStart
+    """The first offset of the partition, from its leader."""
+
+    def chunk_id(self, chunk: ChunkRegistration) -> ChunkId:
+        return ChunkId(*self.key, chunk.start_offset)
+
+
 class ChunkStandIn(WithoutLog, Partition):
     """The inactive chunks of a partition on this broker, for consumers that the leader or another broker has
     sent to this broker."""
@@ -66,39 +82,30 @@ class ChunkStandIn(WithoutLog, Partition):
 
     def __init__(
         self,
-        key: PartitionKey,
-        topic: str,
-        registration: Callable[[], PartitionRegistration | None],
+        partition: PartitionElsewhere,
         holder: ChunkHolder,
         redirects: ChunkRedirects,
         traffic: PartitionTraffic,
         meters: ChunkMeters,
-        leader_start: LeaderStart,
-        on_unreadable: Callable[[ChunkId], None],
     ) -> None:
-        """``registration`` returns the partition in the newest image. ``on_unreadable`` is called with a
-        chunk of this broker that cannot be read."""
-        self._meters = meters
-        self._on_unreadable = on_unreadable
-        self._leader_start = leader_start
-        self._key = key
-        self._topic = topic
-        self._registration = registration
+        """``traffic`` and ``meters`` count the bytes that consumers read."""
+        self._partition = partition
         self._holder = holder
         self._redirects = redirects
         self._traffic = traffic
+        self._meters = meters
 
     @property
     def key(self) -> PartitionKey:
-        return self._key
+        return self._partition.key
 
     @property
     def topic(self) -> str:
-        return self._topic
+        return self._partition.topic
 
     @property
     def leader_epoch(self) -> int:
-        found = self._registration()
+        found = self._partition.registration()
         return -1 if found is None else found.leader_epoch
 
     @property
@@ -108,7 +115,7 @@ class ChunkStandIn(WithoutLog, Partition):
     # -- reads ----------------------------------------------------------------------------------
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        partition = self._registration()
+        partition = self._partition.registration()
         if partition is None or request.replica_id >= 0 or request.memory is None:
             return _NOT_HERE
         epoch = request.current_leader_epoch
@@ -123,19 +130,18 @@ class ChunkStandIn(WithoutLog, Partition):
         return asyncio.get_running_loop().create_task(self._read(partition, chunk, request))
 
     def _has(self, chunk: ChunkRegistration) -> bool:
-        return self._holder.has(ChunkId(*self._key, chunk.start_offset))
+        return self._holder.has(self._partition.chunk_id(chunk))
 
     async def _read(
         self, partition: PartitionRegistration, chunk: ChunkRegistration, request: ReadRequest
     ) -> ReadOutcome:
-        start_offset = await self._leader_start.offset(partition)
+        start_offset = await self._partition.leader_start.offset(partition)
         if request.offset < start_offset:
             return self._sent_back(partition, request)  # The record was deleted.
-        chunk_id = ChunkId(*self._key, chunk.start_offset)
         try:
-            found = await readable(self._read_here(chunk, request), chunk_id, self._on_unreadable)
+            found = await self._read_here(chunk, request)
         except KafkaError as error:
-            logger.warning("chunk %d of %s cannot be read: %s", chunk.start_offset, self._topic, error)
+            logger.warning("chunk %d of %s cannot be read: %s", chunk.start_offset, self.topic, error)
             return _NOT_HERE
         if found is None:
             return self._sent_back(partition, request)
@@ -147,21 +153,21 @@ class ChunkStandIn(WithoutLog, Partition):
 
     async def _read_here(self, chunk: ChunkRegistration, request: ReadRequest) -> ChunkRecords | None:
         """Read the chunk on this broker. The result is ``None`` if only the leader can send the records."""
-        bound, chunk_id = chunk.end_offset + 1, ChunkId(*self._key, chunk.start_offset)
-        if request.offset < await self._holder.first_offset(self._topic, chunk_id):
+        bound, chunk_id = chunk.end_offset + 1, self._partition.chunk_id(chunk)
+        if request.offset < await self._holder.first_offset(self.topic, chunk_id):
             return None  # Only the leader reads records from the remote tier.
         if request.read_committed:
-            unstable = await self._holder.open_offset(self._topic, chunk_id)
+            unstable = await self._holder.open_offset(self.topic, chunk_id)
             if unstable >= 0:
                 # Only the leader knows the outcome of the transaction that begins at this offset.
                 bound = min(bound, unstable)
         if request.offset >= bound:
             return None
-        return await self._holder.read(self._topic, self._wanted(chunk, request, bound))
+        return await self._holder.read(self.topic, self._wanted(chunk, request, bound))
 
     def _wanted(self, chunk: ChunkRegistration, request: ReadRequest, bound: int) -> ChunkRead:
         return ChunkRead(
-            *self._key,
+            *self.key,
             chunk.start_offset,
             request.offset,
             min(request.max_bytes, READ_MAX_BYTES),
@@ -196,7 +202,7 @@ class ChunkStandIn(WithoutLog, Partition):
         """Send a consumer to the broker that has the next chunk, or to the leader."""
         chunk, target = chunk_containing(partition.chunks, offset), -1
         if chunk is not None and request.memory is not None:
-            target = self._redirects.target(self._key, chunk, request.client_rack, request.memory)
+            target = self._redirects.target(self.key, chunk, request.client_rack, request.memory)
         if target < 0:
             return self._sent_back(partition, request)
         return self._known(partition)._replace(preferred_read_replica=target)
@@ -206,7 +212,7 @@ class ChunkStandIn(WithoutLog, Partition):
         memory = request.memory
         if partition.leader < 0 or memory is None:
             return _NOT_HERE
-        if not self._redirects.may_send_back(self._key, partition.leader_epoch, memory):
+        if not self._redirects.may_send_back(self.key, partition.leader_epoch, memory):
             return _NOT_HERE
         return self._known(partition)._replace(preferred_read_replica=partition.leader)
 

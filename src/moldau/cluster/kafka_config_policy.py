@@ -1,4 +1,4 @@
-"""The operations on configs that the controller needs, for Kafka's configs."""
+"""Checks and changes configs for the controller, with Kafka's config keys."""
 
 from collections.abc import Callable, Mapping, Sequence
 

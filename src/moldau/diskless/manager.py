@@ -20,6 +20,7 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cacher import Cacher
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.image_sync import ImageSync, TopicKeeper
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
@@ -204,16 +205,17 @@ class DisklessManager:
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
         self._lookup = WalOffsetLookup(coordinator, reads, machine)
         commits = OwnCommits(recent, self.cacher, machine.workers, unexpected, cluster.racks.has_peers)
+        origin = ObjectOrigin(
+            cluster.broker_id, cluster.now_ms or machine.clock.now_ms, cluster.racks.has_rack_readers
+        )
         self.writer = DisklessWriter(
             self.storage,
             coordinator,
             machine,
             meters,
-            broker_id=cluster.broker_id,
+            origin,
             settings=settings.writer,
             own=OwnObjects(memory, commits),
-            cluster_now_ms=cluster.now_ms,
-            names_sizes=cluster.racks.has_rack_readers,
         )
 
     def _background(self) -> list[Repeating]:

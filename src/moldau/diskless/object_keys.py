@@ -9,13 +9,14 @@ are in order of time. Therefore the orphan scan lists each shard only up to the 
 enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from moldau.runtime import Entropy
 
-__all__ = ["WAL_PREFIX", "WalKey", "new_object_key", "parse_object_key", "wal_folders"]
+__all__ = ["WAL_PREFIX", "ObjectOrigin", "WalKey", "new_object_key", "parse_object_key", "wal_folders"]
 
 WAL_PREFIX = "wal"
 _SHARDS = "0123456789abcdef"
@@ -28,6 +29,17 @@ class WalKey(NamedTuple):
     broker_id: int
     size_bytes: int = -1
     """Size of the object; -1 when the key does not contain it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectOrigin:
+    """The creator and the creation time of new objects, as their keys contain them."""
+
+    broker_id: int
+    now_ms: Callable[[], int]
+    """Returns the creation time of an object. Coordinators compare it with the time of the cluster."""
+    names_sizes: Callable[[], bool] = lambda: False
+    """Returns whether the keys of new objects contain their sizes."""
 
 
 def new_object_key(

@@ -154,7 +154,8 @@ class ApiKey(enum.IntEnum):
 
 
 SUPPORTED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType({key: key.versions for key in ApiKey})
-"""The versions of each API that are decoded and answered. The handlers choose the versions to advertise."""
+"""The versions of each API that are decoded and answered. :data:`ADVERTISED` has the versions
+that ApiVersions responses list."""
 
 ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
     # Old librdkafka checks for Produce version 0 and stops if this version is missing. For this reason, Kafka

@@ -40,7 +40,7 @@ from moldau.replication.traffic import PartitionTraffic
 from moldau.replication.waiters import WatermarkListeners
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.runtime.weak_calls import weakly
+from moldau.runtime.garbage_collection import weakly
 from moldau.storage.log.admission import Admitted, admission
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog

@@ -8,14 +8,20 @@ and frozen in steps of some milliseconds. Newer objects are collected as usual.
 A full collection finds cycles among frozen objects. It runs when the number of objects has doubled. In a
 large process a full collection would block the event loop. Therefore it runs in a large process only if many
 dead cycles are likely, because the collections of newer objects have found many cycles.
+
+:func:`weakly` prevents cycles: with it, the parts of an object call this object without a reference to it.
 """
 
 import asyncio
 import gc
 import sys
-from typing import Final
+import weakref
+from collections.abc import Callable
+from typing import Final, ParamSpec
 
-__all__ = ["collect_rarely", "keep_collections_short", "keep_imported"]
+__all__ = ["collect_rarely", "keep_collections_short", "keep_imported", "weakly"]
+
+P = ParamSpec("P")
 
 LOOK_EVERY_S: Final = 0.2
 """Maximum interval of the checks in seconds."""
@@ -114,3 +120,22 @@ def _new_objects() -> int:
 def _found_in_cycles() -> int:
     """Return the number of objects that all collections of this process have found in dead cycles."""
     return sum(generation["collected"] for generation in gc.get_stats())
+
+
+def weakly(method: Callable[P, None]) -> Callable[P, None]:
+    """A bound method that does not keep its object in memory. When the object is gone, calls do nothing.
+
+    If a part calls its owner back, the two refer to each other, which is a cycle of references. A node has
+    tens of thousands of objects of some classes. These objects must be freed by reference counts, because a
+    garbage collection of so many objects takes a second.
+    """
+    # A WeakMethod does the same, but makes a bound method for each call, which takes a microsecond.
+    owner = weakref.ref(method.__self__)  # type: ignore[attr-defined]
+    function = method.__func__  # type: ignore[attr-defined]
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        alive = owner()
+        if alive is not None:
+            function(alive, *args, **kwargs)
+
+    return call

@@ -15,8 +15,9 @@ from moldau.simulation.restore.cluster_story import restore_cluster
 from moldau.simulation.restore.story import restore
 from moldau.simulation.restore.tiers import restored_tiers
 from moldau.simulation.scenario import Scenario
-from moldau.simulation.stories.consolidation_stories import consolidation, consolidation_power
 from moldau.simulation.stories.diskless_stories import (
+    consolidation,
+    consolidation_power,
     diskless,
     diskless_clock,
     diskless_defects,
@@ -246,24 +247,24 @@ def chunks_transactions() -> Scenario:
 
 
 def kill_damage() -> Scenario:
-    """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
-    from moldau.simulation.damage import stories  # the tiny node runs without the server
+    """Damaged files after a kill; see :mod:`moldau.simulation.damage.story`."""
+    from moldau.simulation.damage import story  # the tiny node runs without the server
 
-    return stories.kill_damage()
+    return story.kill_damage()
 
 
 def stop_damage() -> Scenario:
     """Damaged files after a clean stop."""
-    from moldau.simulation.damage import stories
+    from moldau.simulation.damage import story
 
-    return stories.stop_damage()
+    return story.stop_damage()
 
 
 def power_damage() -> Scenario:
     """Damaged files after a loss of power."""
-    from moldau.simulation.damage import stories
+    from moldau.simulation.damage import story
 
-    return stories.power_damage()
+    return story.power_damage()
 
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {

@@ -29,11 +29,10 @@ from moldau.storage.folders.future_logs import FutureLogs, LogMove, finish_excha
 from moldau.storage.folders.late_removals import LateRemovals
 from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError
-from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog
+from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog, release_log
 from moldau.storage.folders.log_opener import LogOpener
 from moldau.storage.folders.partition_metadata import is_misread
 from moldau.storage.folders.placement import home_for_new
-from moldau.storage.folders.released_logs import release_log
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager_settings import LogManagerSettings

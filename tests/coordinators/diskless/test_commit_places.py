@@ -17,7 +17,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.calls.subjects.commit import COMMIT_FILE
 from moldau.coordinators.diskless.calls.subjects.commit_parts import COMMIT_PARTS
-from moldau.coordinators.diskless.reads.measured_backlogs import MeasuredBacklogs
+from moldau.coordinators.diskless.led_coordinator import MeasuredBacklogs
 from moldau.coordinators.diskless.state import commit
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World

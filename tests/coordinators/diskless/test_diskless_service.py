@@ -26,7 +26,7 @@ from moldau.coordinators.diskless.calls import (
     RetentionPolicy,
     TimestampToList,
 )
-from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.coordinators.diskless.handlers import CALLS
 from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.database import Database
 from moldau.coordinators.diskless.store.materialiser import DELETED_PARTITIONS

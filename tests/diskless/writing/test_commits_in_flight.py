@@ -9,6 +9,7 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import FORGOTTEN, NUMBER_PASSED, CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.subjects.commit import COMMIT_FILE
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
@@ -65,7 +66,9 @@ def writer_for(
     settings = WriterSettings(
         buffer_max_bytes=100, commits_in_flight=in_flight, max_uploads=32, retries=retries
     )
-    return DisklessWriter(storage, coordinator, machine, Meters(), broker_id=3, settings=settings)
+    return DisklessWriter(
+        storage, coordinator, machine, Meters(), ObjectOrigin(3, machine.clock.now_ms), settings=settings
+    )
 
 
 async def objects_per_second(machine: Machine, in_flight: int) -> float:

@@ -11,6 +11,7 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
 from moldau.coordinators.diskless.calls.subjects.commit import REQUEST_BATCHES_MAX
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.wal import parse_object
 from moldau.diskless.writing.buffers.open_buffer import BATCHES_MAX
 from moldau.diskless.writing.own_commits import OwnCommits
@@ -49,7 +50,7 @@ class Bench:
             self.coordinator,
             machine,
             self.meters,
-            broker_id=3,
+            ObjectOrigin(3, machine.clock.now_ms),
             settings=settings,
             own=OwnObjects(WriterMemory(settings), cast(OwnCommits | None, cache)),
         )
@@ -279,8 +280,9 @@ def test_a_file_without_an_accepted_batch_is_deleted_immediately() -> None:
 
 
 def test_a_file_is_kept_when_its_commit_had_to_be_repeated() -> None:
-    """The coordinator may answer a repeated commit with duplicates, which are the batches of the first
-    attempt. If the writer then deleted the file, these batches would be lost."""
+    """If the first attempt of a commit succeeded and its response was lost, the coordinator answers that the
+    batches of the second attempt are duplicates. If the writer then deleted the file, the batches would be
+    lost."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)

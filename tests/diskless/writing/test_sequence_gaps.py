@@ -13,6 +13,7 @@ from moldau.coordinators.diskless.calls import (
     CommitFileResult,
     CommittedBatch,
 )
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -87,7 +88,12 @@ def test_a_writer_commits_no_batch_after_a_new_producers_batch_that_timed_out() 
         storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)
         coordinator = TakesAnyFirst(machine.entropy)
         writer = DisklessWriter(
-            storage, coordinator, machine, Meters(), broker_id=3, settings=WriterSettings()
+            storage,
+            coordinator,
+            machine,
+            Meters(),
+            ObjectOrigin(3, machine.clock.now_ms),
+            settings=WriterSettings(),
         )
 
         async def append(sequence: int, timeout_ms: int) -> AppendOutcome:
@@ -118,7 +124,12 @@ def test_a_producer_may_return_to_a_broker_that_dropped_one_of_its_batches() -> 
         storages = (FaultyStorage(objects, machine.entropy, weather), objects)
         first, second = (
             DisklessWriter(
-                storage, coordinator, machine, Meters(), broker_id=broker_id, settings=WriterSettings()
+                storage,
+                coordinator,
+                machine,
+                Meters(),
+                ObjectOrigin(broker_id, machine.clock.now_ms),
+                settings=WriterSettings(),
             )
             for broker_id, storage in enumerate(storages)
         )
@@ -156,7 +167,9 @@ def test_a_commit_that_is_given_up_leaves_its_object() -> None:
 
     async def story(machine: Machine) -> None:
         storage = MemoryStorage(machine.clock)
-        writer = DisklessWriter(storage, NeverAnswers(machine.entropy), machine, Meters(), broker_id=1)
+        writer = DisklessWriter(
+            storage, NeverAnswers(machine.entropy), machine, Meters(), ObjectOrigin(1, machine.clock.now_ms)
+        )
         answer = writer.append(key(), *batch(b"x"), timeout_ms=500)
         assert not isinstance(answer, AppendOutcome)
         assert (await answer).error is ErrorCode.request_timed_out
@@ -170,7 +183,13 @@ def test_a_commit_that_is_given_up_leaves_its_object() -> None:
 def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> None:
     async def story(machine: Machine) -> None:
         coordinator = Overtaken(machine.entropy)
-        writer = DisklessWriter(MemoryStorage(machine.clock), coordinator, machine, Meters(), broker_id=1)
+        writer = DisklessWriter(
+            MemoryStorage(machine.clock),
+            coordinator,
+            machine,
+            Meters(),
+            ObjectOrigin(1, machine.clock.now_ms),
+        )
         later = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=1), timeout_ms=5_000)
         assert not isinstance(later, AppendOutcome)
         await asyncio.sleep(0.6)

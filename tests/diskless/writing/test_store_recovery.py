@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.metrics import Meters
@@ -56,7 +57,9 @@ class Bench:
         retries = DisklessSettings(StorageSettings("memory://")).retries
         behind = RetryingStorage(self.storage, machine.entropy, policy=retries)
         coordinator = FakeCoordinator(machine.entropy)
-        self.writer = DisklessWriter(behind, coordinator, machine, Meters(), broker_id=1)
+        self.writer = DisklessWriter(
+            behind, coordinator, machine, Meters(), ObjectOrigin(1, machine.clock.now_ms)
+        )
         self.answered: list[tuple[float, float, ErrorCode]] = []
 
     async def _send(self) -> None:

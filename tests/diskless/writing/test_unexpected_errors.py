@@ -9,6 +9,7 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommitFileCall, CommitFileResult
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
@@ -103,7 +104,12 @@ class Bench:
         memory = WriterMemory(WriterSettings())
         commits = OwnCommits(memory.recent, self.cache, machine.workers, machine.unexpected)
         self.writer = DisklessWriter(
-            storage, coordinator, machine, Meters(), broker_id=1, own=OwnObjects(memory, commits)
+            storage,
+            coordinator,
+            machine,
+            Meters(),
+            ObjectOrigin(1, machine.clock.now_ms),
+            own=OwnObjects(memory, commits),
         )
 
     async def send(self, where: PartitionKey, attributes: int = 0) -> AppendOutcome:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
@@ -71,7 +72,9 @@ def test_nothing_acknowledged_is_lost_nothing_is_doubled_and_bounds_hold(seed: i
             retries=RetryPolicy(first_backoff_ms=20, max_backoff_ms=300, attempt_timeout_ms=1_000),
         )
         storage = FaultyStorage(memory, machine.entropy, weather)
-        writer = DisklessWriter(storage, coordinator, machine, Meters(), broker_id=1, settings=settings)
+        writer = DisklessWriter(
+            storage, coordinator, machine, Meters(), ObjectOrigin(1, machine.clock.now_ms), settings=settings
+        )
         nemesis = asyncio.create_task(bad_days(machine, weather, coordinator))
         places = [key(1, 0), key(1, 1), key(2, 0), key(2, 3)]
         producers = [(where, number * 10 + which) for number, where in enumerate(places) for which in (1, 2)]

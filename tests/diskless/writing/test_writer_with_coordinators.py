@@ -19,6 +19,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
+from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -81,7 +82,9 @@ def test_acknowledged_batches_are_found_by_their_coordinates_in_order(tmp_path: 
         storage = FaultyStorage(FileStorage(machine, f"{tmp_path}/objects"), machine.entropy, weather)
         settings = WriterSettings(buffer_max_bytes=4_000, puts_per_second=500)
         async with coordinators(tmp_path, machine) as routed:
-            writer = DisklessWriter(storage, routed, machine, Meters(), broker_id=1, settings=settings)
+            writer = DisklessWriter(
+                storage, routed, machine, Meters(), ObjectOrigin(1, machine.clock.now_ms), settings=settings
+            )
             sent: dict[PartitionKey, list[bytes]] = defaultdict(list)
             answers = []
             sequences: dict[PartitionKey, int] = defaultdict(int)
@@ -127,7 +130,11 @@ def test_a_find_over_several_coordinators_is_woken_by_any_and_bounded_as_one(tmp
         machine = _machine()
         async with coordinators(tmp_path, machine) as routed:
             writer = DisklessWriter(
-                FileStorage(machine, f"{tmp_path}/objects"), routed, machine, Meters(), broker_id=1
+                FileStorage(machine, f"{tmp_path}/objects"),
+                routed,
+                machine,
+                Meters(),
+                ObjectOrigin(1, machine.clock.now_ms),
             )
             asked = [_from_start(key(1, index)) for index in PARTITIONS]
             call = FindBatchesCall(asked, min_bytes=1, max_wait_ms=60_000)
@@ -195,7 +202,11 @@ def test_a_file_that_its_coordinator_has_forgotten_does_not_delay_later_files(tm
         machine = Machine(clock, SeededEntropy(3), LocalDisk(), InlineWorkers())
         async with coordinators(tmp_path, _machine()) as routed:
             writer = DisklessWriter(
-                FileStorage(machine, f"{tmp_path}/objects"), routed, machine, Meters(), broker_id=1
+                FileStorage(machine, f"{tmp_path}/objects"),
+                routed,
+                machine,
+                Meters(),
+                ObjectOrigin(1, machine.clock.now_ms),
             )
             clock.ahead_ms = -2 * CoordinatorTimes().repeat_age_ms
             forgotten = writer.append(key(1, 0), *batch(b"x"), timeout_ms=60_000)

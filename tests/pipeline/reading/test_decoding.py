@@ -108,8 +108,8 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     batch = batch_of(records)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
-    # The test computes the checksum again after it has changed the time. So the checksum is right, and only a
-    # broker could have written such a batch.
+    # This function also computes the checksum again. So the checksum does not show the damage, and the
+    # decoder itself must find it.
     set_log_append_time(batch, 0, 1_000)
     wanted = outcome(batch)
     try:

@@ -140,7 +140,7 @@ def test_each_record_is_in_the_table_once_after_two_exports(
 
 @pytest.mark.every_spark
 def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
-    # The import is inside the function, because workers cannot import this file.
+    # This function is defined inside the test, because workers cannot import this file.
     def fail(unit: OffsetRange) -> None:
         raise ToolError(f"offset {unit.start} is gone")
 

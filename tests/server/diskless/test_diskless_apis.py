@@ -14,8 +14,7 @@ from wire_client import WireClient
 import moldau.testing
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls.table import CALLS
-from moldau.coordinators.diskless.handlers import DisklessHandlers
+from moldau.coordinators.diskless.handlers import CALLS, DisklessHandlers
 from moldau.coordinators.diskless.service import DisklessCoordinator, coordinator_of_key
 from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.network.own_serving import check_cluster_action

@@ -18,8 +18,7 @@ from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinators, RpcChannel
 from moldau.coordinators.diskless.calls.port import ServedCalls
-from moldau.coordinators.diskless.calls.table import CALLS
-from moldau.coordinators.diskless.handlers import DisklessHandlers
+from moldau.coordinators.diskless.handlers import CALLS, DisklessHandlers
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.network.client.rpc_client import RpcClient
 from moldau.network.context import RequestContext

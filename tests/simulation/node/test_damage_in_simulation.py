@@ -10,8 +10,7 @@ import pytest
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.simulation.damage.checks import Contents, Reports, check_refusal, check_start
 from moldau.simulation.damage.files import FileDamage, Way, kind_of
-from moldau.simulation.damage.stories import scenario
-from moldau.simulation.damage.story import End
+from moldau.simulation.damage.story import End, scenario
 from moldau.simulation.history import PartitionName
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS

@@ -1,5 +1,5 @@
-"""The last steps of the contract between a broker and its subsystems. A test checks them for each subsystem
-on a whole node."""
+"""After its stop, a subsystem does no work and gets no changes of the metadata. A test checks this for each
+subsystem of a whole node."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

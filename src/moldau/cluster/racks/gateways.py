@@ -41,8 +41,8 @@ class RackBroker(NamedTuple):
 
     broker_id: int
     rack: str | None
-    """The rack of the broker. ``None`` means that the broker has no rack. Each such broker counts as a
-    separate rack."""
+    """The rack of the broker. ``None`` means that the broker has no rack. All brokers without a rack
+    together count as one rack."""
     is_live: bool = True
     """Whether the broker is not fenced and will not stop soon."""
 

@@ -5,17 +5,26 @@ Every listener of a broker serves them. The declaration of each call contains th
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
 from moldau.coordinators.diskless.calls.epochs import KnownEpochs, check_epochs
 from moldau.coordinators.diskless.calls.port import ServedCalls
+from moldau.coordinators.diskless.calls.subjects import (
+    changes,
+    commit,
+    commit_parts,
+    describing,
+    files,
+    reading,
+    transactions,
+)
 from moldau.coordinators.diskless.calls.subjects.reading import FIND_BATCHES
-from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.network.authorization import Authorizer
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.network.own_serving import (
@@ -29,6 +38,19 @@ from moldau.protocol.own.diskless.find_batches import DisklessFindBatchesRequest
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
+
+_SUBJECTS: Final = (changes, commit, commit_parts, reading, files, describing, transactions)
+
+CALLS: Final[Mapping[int, DisklessCall[Any, Any]]] = MappingProxyType(
+    {
+        call.api_key: call
+        for subject in _SUBJECTS
+        for call in vars(subject).values()
+        if isinstance(call, DisklessCall)
+    }
+)
+"""All calls of diskless coordinators, by API key. The table has every call that a module in ``_SUBJECTS``
+declares. Therefore a new call in such a module needs no change of this file."""
 
 
 class DisklessHandlers:

@@ -16,11 +16,14 @@ from moldau.cluster.internal_topics import DISKLESS_METADATA
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.committing import commit_file
-from moldau.coordinators.diskless.led_coordinator import DisklessMetadataLog, LedCoordinator
+from moldau.coordinators.diskless.led_coordinator import (
+    DisklessMetadataLog,
+    LedCoordinator,
+    MeasuredBacklogs,
+    open_log,
+)
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.list_offsets import StoredOffsetLister
-from moldau.coordinators.diskless.reads.measured_backlogs import MeasuredBacklogs
-from moldau.coordinators.diskless.reads.producers import describe_producers
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.coordinators.diskless.reads.wal_retention import retained_from
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
@@ -30,10 +33,8 @@ from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
-from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
-from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import LogPosition
@@ -46,10 +47,6 @@ DESCRIBED_A_TURN: Final = 500
 _GUARD_NUMBERS: Final = 1 << 48
 """A new guard is a random number from 1 to this number. The range is so large that in practice one producer
 never gets the same guard in two epochs of the coordinator."""
-
-
-def _open_log(partition: ClassicPartition) -> SnapshottedCoordinatorLog:
-    return SnapshottedCoordinatorLog(partition, max_batch_bytes=calls.METADATA_MAX_MESSAGE_BYTES)
 
 
 class DisklessCoordinator:
@@ -78,7 +75,7 @@ class DisklessCoordinator:
             topic=DISKLESS_METADATA,
             new_shard=lambda _: DisklessShard(self.settings),
             codec=DisklessCodec(),
-            open_log=_open_log,
+            open_log=open_log,
             new_store=self._new_store,
             policy=LogPolicy(commit_timeout_ms=commit_timeout_ms),
             key_type=CoordinatorKeyType.DISKLESS,
@@ -267,7 +264,7 @@ class DisklessCoordinator:
         """The producers of partitions. The result includes the effects of all earlier decisions."""
         await self._barrier(coordinator_id)
         return await self.runtime.read(
-            coordinator_id, lambda shard, now_ms: [describe_producers(shard, each) for each in wanted]
+            coordinator_id, lambda shard, now_ms: [shard.describe_producers(each) for each in wanted]
         )
 
     async def find_batches(

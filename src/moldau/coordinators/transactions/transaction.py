@@ -36,8 +36,8 @@ class ProducerIdentity(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """Identifies one prepared transaction of an id. The producer id and epoch are not enough, because before
-    version 2 the next transaction has the same producer id and epoch."""
+    """Identifies one prepared transaction of a transactional id. The producer id and epoch are not enough,
+    because before transaction version 2 the next transaction has the same producer id and epoch."""
 
     identity: ProducerIdentity
     start_ms: int

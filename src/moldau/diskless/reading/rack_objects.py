@@ -173,9 +173,9 @@ class SharedColdObjects:
     """The objects of the rack for reads of old records: a
     :class:`moldau.diskless.reading.object_reads.SharedObjects`.
 
-    A broker that is alone in its rack has nobody to share a whole object with. At the end of partitions it
-    still reads whole objects, because it soon needs most of their batches. For old records it needs only
-    ranges.
+    A broker that is alone in its rack cannot share a whole object with another broker. At the end of
+    partitions it still reads whole objects, because it soon needs most of their batches. For old records it
+    needs only ranges.
     """
 
     def __init__(self, objects: RackObjects, has_peers: Callable[[], bool]) -> None:

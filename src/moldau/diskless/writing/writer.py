@@ -20,10 +20,10 @@ are released, and the next objects continue.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from moldau.diskless.batch_coordinator import BatchCoordinator
-from moldau.diskless.object_keys import new_object_key
+from moldau.diskless.object_keys import ObjectOrigin, new_object_key
 from moldau.diskless.writing.buffers.buffer import CloseReason
 from moldau.diskless.writing.buffers.open_buffer import ClosedBuffer, FillingBuffer, HeldBytes
 from moldau.diskless.writing.committer import CommitQueues, Committing
@@ -59,25 +59,16 @@ class DisklessWriter:
         coordinator: BatchCoordinator,
         machine: Machine,
         meters: Meters,
+        origin: ObjectOrigin,
         *,
-        broker_id: int,
         settings: WriterSettings | None = None,
         own: OwnObjects | None = None,
-        cluster_now_ms: Callable[[], int] | None = None,
-        names_sizes: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create the writer on the event loop that will run it.
-
-        ``cluster_now_ms`` returns the creation times of objects. Coordinators compare these times with the
-        time of the cluster. By default it is the machine's clock. ``names_sizes`` returns whether the keys of
-        new objects contain their sizes.
-        """
+        """Create the writer on the event loop that will run it."""
         settings = settings or WriterSettings()
         own = own or OwnObjects(WriterMemory(settings))
         self._machine = machine
-        self._cluster_now_ms = cluster_now_ms or machine.clock.now_ms
-        self._names_sizes = names_sizes
-        self._broker_id = broker_id
+        self._origin = origin
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._is_closing = False
@@ -95,7 +86,7 @@ class DisklessWriter:
         )
         self._queues = CommitQueues(
             Committing(
-                broker_id=broker_id,
+                broker_id=origin.broker_id,
                 coordinator=coordinator,
                 retries=settings.retries,
                 gaps=self._gaps,
@@ -215,11 +206,12 @@ class DisklessWriter:
                 self._tasks.run(self._own.memory.refill(self._machine.workers), "diskless arenas")
 
     def _make_file(self, closed: ClosedBuffer) -> WalFile:
-        created_ms, payload_bytes = self._cluster_now_ms(), closed.buffer.size_bytes
-        built = closed.buffer.build(created_ms=created_ms, broker_id=self._broker_id)
-        size_bytes, entropy = built.size_bytes if self._names_sizes() else None, self._machine.entropy
+        created_ms, payload_bytes = self._origin.now_ms(), closed.buffer.size_bytes
+        broker_id, entropy = self._origin.broker_id, self._machine.entropy
+        built = closed.buffer.build(created_ms=created_ms, broker_id=broker_id)
+        size_bytes = built.size_bytes if self._origin.names_sizes() else None
         file = WalFile(
-            new_object_key(created_ms, self._broker_id, entropy, self._settings.prefix, size_bytes),
+            new_object_key(created_ms, broker_id, entropy, self._settings.prefix, size_bytes),
             built,
             closed.waiters,
             created_ms=created_ms,

@@ -73,8 +73,8 @@ def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
             )
         except (StructError, IndexError):
             return None
-        # A varint contains the size of the records plus one. It has two or three bytes, for sizes from a
-        # batch's header to 2 MiB.
+        # A varint contains the size of the records plus one. Only varints of two or three bytes
+        # are decoded here (sizes from 127 bytes to 2 MiB).
         if transactional or topics != 2 or partitions != 2 or a < 128:
             return None
         start = found.size - 1

@@ -1,4 +1,5 @@
-"""Converts changes of voters from and to Kafka's messages (KIP-853), and addresses in messages."""
+"""Converts changes of voters from and to Kafka's messages (KIP-853). It also converts the addresses in these
+messages."""
 
 from collections.abc import Iterator
 from typing import TypeAlias, assert_never

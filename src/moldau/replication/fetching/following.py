@@ -89,8 +89,8 @@ class Following:
     ) -> AppendInfo:
         """Append fetched records, and adopt the leader's watermark and log start.
 
-        Raises ``KafkaError`` if the leader epoch has changed, or if the first batch does not begin at the
-        log's end.
+        Raises ``KafkaError`` if the leader epoch has changed, or if the batches are refused, for example
+        because the first batch begins before the log's end.
         """
         follower, log = self._follower(leader_epoch), self._log
         info = log.append_as_follower(batches)

@@ -1,5 +1,5 @@
-"""The scenario of damaged files, in several rounds. A node is stopped, its files are damaged, and the node
-starts again."""
+"""The scenarios of damaged files, in several rounds. A node is stopped, its files are damaged, and the node
+starts again. The scenarios differ in how the node ends before the damage."""
 
 import asyncio
 import logging
@@ -20,6 +20,7 @@ from moldau.simulation.damage.objects import live_objects
 from moldau.simulation.damage.reading import PATIENCE_S, Reader, health
 from moldau.simulation.history import History, Outcome, PartitionName
 from moldau.simulation.offsets.committer import OffsetCommitter
+from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
 from moldau.simulation.world.disks.disk import MountedDisk
@@ -384,3 +385,32 @@ def _lines_of(logger: logging.Logger, hear: Any) -> Iterator[None]:
         logger.propagate = propagate
         logger.setLevel(level)
         logging.disable(disabled)
+
+
+_SYNCED: Final = {"log.flush.interval.messages": "1"}
+
+
+def kill_damage() -> Scenario:
+    """The process is killed before the damage."""
+    return scenario(End.KILL)
+
+
+def stop_damage() -> Scenario:
+    """The node stops cleanly before the damage. Its start should therefore need no recovery."""
+    return scenario(End.STOP)
+
+
+def power_damage() -> Scenario:
+    """The machine loses its power before the damage. Every append was synced."""
+    return scenario(End.POWER_LOSS)
+
+
+def scenario(end: End, kinds: str = "") -> Scenario:
+    """Return a scenario in which processes end in the way ``end``. Only kinds of files whose name contains
+    the text ``kinds`` are damaged."""
+    properties = _SYNCED if end is End.POWER_LOSS else {}
+
+    def story(world: World, _scenario: Scenario) -> DamageStory:
+        return DamageStory(world, end, properties=properties, kinds=kinds)
+
+    return Scenario(story=story, time_limit_s=8_000.0, step_limit=4_000_000, cpu_limit_s=300.0)

@@ -1,11 +1,12 @@
 """Scenarios of diskless topics with several coordinators, a store that fails, and the work of an
-administrator."""
+administrator. In some scenarios the records leave the WAL within seconds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from moldau.runtime import Machine
+from moldau.simulation.checks.consolidation_checks import ConsolidationAfterlife
 from moldau.simulation.checks.diskless_checks import DisklessAfterlife
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
@@ -15,7 +16,7 @@ from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.disks.lost_files import DATA
-from moldau.simulation.world.object_storage import CLASS_NAME
+from moldau.simulation.world.object_storage import CLASS_NAME, TIER_CLASS_NAME
 from moldau.simulation.world.process import serving
 
 KEPT = "events"
@@ -50,6 +51,15 @@ ALWAYS = (
     Fault.CACHE_LOST,
     Fault.DATABASES_LOST,
 )
+_CONSOLIDATION_PROPERTIES = {
+    "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
+    "remote.log.metadata.topic.num.partitions": "3",
+    # Small amounts are consolidated often, so that every run has many segments.
+    "diskless.consolidation.interval.ms": "300",
+    "diskless.consolidation.segment.bytes": "1500",
+    "diskless.consolidation.max.age.ms": "2000",
+}
+_STORE_FAULTS = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def diskless() -> Scenario:
@@ -70,10 +80,12 @@ def diskless_disk() -> Scenario:
 
 def diskless_store() -> Scenario:
     """The object store is down, slow or throttled, sends only a part of a response, or does not respond."""
-    store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
     # A plug-in store may bill its requests, so the node closes few WAL objects before the end of the
     # interval. The interval is short, so that the other objects are also closed soon.
-    return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
+    return story(
+        (*ALWAYS, *_STORE_FAULTS, *_STORE_FAULTS, Fault.POWER_LOSS),
+        {"diskless.append.commit.interval.ms": "100"},
+    )
 
 
 def diskless_defects() -> Scenario:
@@ -137,6 +149,19 @@ def diskless_transactions() -> Scenario:
         prepare=prepare,
         story=LateTransactionStory,
         fault_count=6,
+    )
+
+
+def consolidation() -> Scenario:
+    """The faults are kills at any step, pauses, broken links, losses of caches, and a store that is down,
+    slow or throttled, or that does not respond."""
+    return story((*ALWAYS, *_STORE_FAULTS), _CONSOLIDATION_PROPERTIES, ConsolidationAfterlife)
+
+
+def consolidation_power() -> Scenario:
+    """The faults of :func:`consolidation`, and also losses of power."""
+    return story(
+        (*ALWAYS, *_STORE_FAULTS, *(Fault.POWER_LOSS,) * 4), _CONSOLIDATION_PROPERTIES, ConsolidationAfterlife
     )
 
 

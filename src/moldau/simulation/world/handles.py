@@ -1,7 +1,7 @@
 """Handles, tasks and futures of the simulated event loop.
 
-A history makes hundreds of thousands of them, so their constructors do only the necessary work. The handles
-of asyncio also keep data for its debug mode, which is never used here.
+One run of a story creates hundreds of thousands of them, so their constructors do only the necessary
+work. The handles of asyncio also keep data for its debug mode, which is never used here.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Creates and removes the folders of partitions outside the event loop, many at a time.
+"""Creates, removes and releases the folders of partitions outside the event loop. It creates and removes many
+folders at a time.
 
 A new partition needs two syncs (of ``partition.metadata`` and of its folder). The log folder, which contains
 the names of the partitions' folders, is synced once for all partitions that are created or removed together.
@@ -299,3 +300,26 @@ def _refusal(error: OSError) -> KafkaError:
     )
     refusal.__cause__ = error
     return refusal
+
+
+async def release_log(machine: Machine, log: PartitionLog, path: str) -> str:
+    """Close a log and rename its folder to ``path`` in the same log directory. Both changes are durable.
+
+    Operations that already use the log's files are completed first, and later operations fail. Raises
+    ``KafkaError``, caused by an ``OSError``, when the disk fails.
+    """
+
+    def release() -> None:
+        log.close()
+        log.epochs.end_file()
+        try:
+            machine.disk.rename(log.directory, path)
+            machine.disk.sync_dir(path.rpartition("/")[0])
+        except OSError as error:
+            reason = f"renaming {log.directory} failed: {error.strerror or error}"
+            raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
+
+    await log.flush()
+    async with log.segments.changing:
+        await machine.workers.run(release)
+    return path

@@ -157,7 +157,7 @@ def _as_admitted(config: LogConfig, batch: Buffer, headers: list[BatchHeader], n
 
 
 def _stamp(buffer: Buffer, headers: list[BatchHeader], now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
-    """Return a copy of the batch in which all records have the broker's time."""
+    """Return a copy of the batches in which all records have the broker's time, and the copy's headers."""
     stamped = bytearray(buffer)
     changed: list[BatchHeader] = []
     position = 0

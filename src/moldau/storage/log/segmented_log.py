@@ -34,7 +34,7 @@ class SegmentedLog:
         self.last_position = -1
         """Position of the last batch in the active segment; -1 when it must be searched."""
         self.sealed_size_bytes = 0
-        # There may be files of an earlier process whose names are not synced.
+        # The names of files that an earlier process created may not be synced yet.
         self.folder_changed = True
         self.holes: list[tuple[int, int]] = []
         """Offsets that were missing between segments when the log was opened."""

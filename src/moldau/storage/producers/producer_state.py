@@ -138,7 +138,8 @@ class ProducerState:
     """The producers of one partition, their open transactions and the first unstable offset."""
 
     def __init__(self, *, expiration_ms: int, offset: int = 0) -> None:
-        """``expiration_ms`` is producer.id.expiration.ms. ``offset`` is the start of the log."""
+        """``expiration_ms`` is producer.id.expiration.ms. ``offset`` is the first end offset of the
+        state: records below it are not in the state."""
         self._expiration_ms = expiration_ms
         self._end_offset = offset
         self._producers: dict[int, ProducerEntry] = {}

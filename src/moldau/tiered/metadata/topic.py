@@ -34,7 +34,7 @@ class TopicOffsets(NamedTuple):
     start_offset: int
     end_offset: int
     log_end_offset: int
-    """All events that were acknowledged before this response are before this offset."""
+    """All events that were acknowledged before these offsets were read are before this offset."""
     epoch_end_offset: int = -1
     """End of the requested leader epoch; -1 when the log does not have the epoch."""
 

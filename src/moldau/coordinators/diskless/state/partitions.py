@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls import PartitionId
-from moldau.coordinators.diskless.state.producers import Window, expired_ids
+from moldau.coordinators.diskless.calls import PartitionId, ProducerOfPartition
+from moldau.coordinators.diskless.state.producers import Window, expired_ids, opened
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
 
 
@@ -86,6 +86,20 @@ class PartitionState:
             if self.transactions is not None:
                 self.transactions.coordinator_epochs.pop(producer_id, None)
         return expired
+
+    def described_producers(self) -> list[ProducerOfPartition]:
+        """The producers whose last batches the partition stores, as DescribeProducers shows them."""
+        return [self._described(producer_id) for producer_id in self.producers]
+
+    def _described(self, producer_id: int) -> ProducerOfPartition:
+        window = opened(self.producers[producer_id])
+        first_offset, coordinator_epoch = (
+            (-1, -1) if self.transactions is None else self.transactions.row(producer_id)
+        )
+        last_sequence = window.entries[-1][1]
+        return ProducerOfPartition(
+            producer_id, window.epoch, last_sequence, window.time_ms, coordinator_epoch, first_offset
+        )
 
     def copy_offsets(self, other: "PartitionState") -> None:
         """Copy everything except the producers from ``other``. The object with the transactions is copied,

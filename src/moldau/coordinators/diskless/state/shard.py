@@ -27,6 +27,7 @@ from moldau.coordinators.diskless.calls import (
     OffsetToDelete,
     PartitionId,
     PartitionsToCreate,
+    ProducersOfPartition,
     PruneCall,
     PrunedPartition,
     TopicResult,
@@ -341,6 +342,16 @@ class DisklessShard:
         due = self.files.has_any_before(record.files_before_ms)
         due = due or self.partitions.has_expired_producer(cutoff_ms)
         return answer(token, None, [record] if due else [])
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+        """Return the producers whose last batches the partition stores. The error is
+        UNKNOWN_TOPIC_OR_PARTITION if there is no such partition."""
+        partition = self.partitions.find(*wanted)
+        if partition is None:
+            return ProducersOfPartition(*wanted, *_unknown_partition())
+        return ProducersOfPartition(*wanted, producers=partition.described_producers())
 
     # -- calls of the runtime -------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class FileColumns:
         self._flags = bytes(record.flags)
 
     def packed(self, start: int, end: int) -> bytes:
-        """Return the bytes of the batches from ``start`` up to, not including, ``end``."""
+        """Return the packed descriptions of the file's batches with the indexes ``start`` to ``end - 1``."""
         a, b = 4 * start, 4 * end
         return b"".join(
             (

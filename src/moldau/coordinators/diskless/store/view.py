@@ -38,8 +38,8 @@ class StoredPartition(PartitionState):
 
 
 class TransactionRow(NamedTuple):
-    """The transaction of a producer in a partition, as it is after a record. A number that does not exist is
-    -1."""
+    """The state of a producer's transaction in a partition, after a record of the coordinator's log was
+    applied. A number that does not exist is -1."""
 
     partition: int
     producer_id: int

@@ -1,12 +1,13 @@
-"""ApiVersions: the APIs and versions that a listener serves, and the cluster's features."""
+"""ApiVersions: the APIs and versions that a listener serves, and the cluster's features. DescribeOwnApis: the
+list of our own APIs that a listener serves."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.network.context import RequestContext
-from moldau.network.served import Handler
-from moldau.protocol.api import ADVERTISED, ApiKey, Scope, scopes
+from moldau.network.served import Handler, Served
+from moldau.protocol.api import ADVERTISED, OWN_API_KEY_MIN, ApiKey, Scope, scopes
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -14,9 +15,12 @@ from moldau.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from moldau.protocol.own import MODULES
+from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, DescribeOwnApisResponse, OwnApi
+from moldau.protocol.own.rights import Right
+from moldau.protocol.schema import parse_versions
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE
 from moldau.runtime.errors import ErrorCode
-from moldau.server.handlers.metadata.own_apis import OwnApiHandlers
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The characters that are allowed in a client's software name and version (KIP-511)."""
@@ -27,6 +31,30 @@ def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, in
     image. It is left out while it is 0."""
     levels = {name: int(level) for name, level in image.features.items()}
     return {**levels, KRAFT_VERSION_FEATURE: kraft_version} if kraft_version else levels
+
+
+class OwnApiHandlers:
+    """Answers DescribeOwnApis for a listener. Every client may call it, because a caller needs the versions
+    before it can make any other call."""
+
+    def __init__(self, served: Callable[[], Iterable[int]]) -> None:
+        """``served`` returns the API keys of the listener, including Kafka's."""
+        self._served = served
+
+    def table(self) -> dict[int, Handler]:
+        return {DescribeOwnApisRequest.API_KEY: Served(self.describe, right=Right.NOTHING)}
+
+    def describe(self, context: RequestContext, request: DescribeOwnApisRequest) -> DescribeOwnApisResponse:
+        ranges = {
+            key: parse_versions(MODULES[key][1])
+            for key in sorted(self._served())
+            if key >= OWN_API_KEY_MIN and key in MODULES
+        }
+        apis = [
+            OwnApi(api_key=key, min_version=versions.min, max_version=versions.max)
+            for key, versions in ranges.items()
+        ]
+        return DescribeOwnApisResponse(apis=apis)
 
 
 class VersionHandlers:

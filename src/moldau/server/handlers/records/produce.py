@@ -55,9 +55,9 @@ class ProduceHandlers:
         transactional: TransactionalAppends,
         leaders: CurrentLeaders | None = None,
     ) -> None:
-        """``turn`` collects the appends of requests that arrive in the same iteration of the event loop. If
-        the caller uses the handlers that :meth:`direct` returns, it must complete these appends as the
-        contract of ``turn`` says. ``leaders`` finds the leaders of partitions that other brokers lead."""
+        """``turn`` collects the appends of requests that arrive in the same iteration of the event loop. A
+        caller of the handlers that :meth:`direct` returns calls ``turn.end()`` at the end of the iteration.
+        ``leaders`` finds the leaders of partitions that other brokers lead."""
         self._transactional = transactional
         self._leaders = leaders
         self._turn = turn

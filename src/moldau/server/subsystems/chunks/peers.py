@@ -25,7 +25,7 @@ from moldau.chunks.calls import (
     SegmentCopy,
 )
 from moldau.chunks.hand_overs import HandOvers, auxiliary_state, decode_state
-from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder, readable
+from moldau.chunks.holder import PIECE_MAX_BYTES, ChunkHolder
 from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import by_preference
 from moldau.cluster.image.chunks import ChunkRegistration
@@ -89,8 +89,6 @@ class ChunkPeers:
         self._client = RpcClient(context.machine.entropy, client_id=f"chunks-{context.view.local_id}")
         self._holder = holder
         self._hand_overs = hand_overs
-        self.on_unreadable: Callable[[ChunkId], None] = lambda _: None
-        """Called with a chunk of this broker that cannot be read."""
 
     async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords:
         return await self._ask(READ_CHUNK, chunk, wanted, lambda: self._holder.read(topic, wanted))
@@ -120,7 +118,7 @@ class ChunkPeers:
         error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if self._has(chunk, wanted):
             try:
-                return self._read_here(await readable(read_here(), ChunkId(*wanted[:3]), self.on_unreadable))
+                return self._read_here(await read_here())
             except KafkaError as failure:
                 error = failure
             logger.warning("chunk %d cannot be read on this broker: %s", chunk.start_offset, error)
@@ -306,28 +304,20 @@ class ChunkCallService:
         self._holder = holder
         self._hand_overs = hand_overs
         self._tier = tier
-        self.on_unreadable: Callable[[ChunkId], None] = lambda _: None
-        """Called with a chunk of this broker that cannot be read."""
 
     async def read(self, wanted: ChunkRead) -> ChunkRecords:
-        return await self._readable(wanted, self._holder.read(self._topic(wanted), wanted))
+        return await self._holder.read(self._topic(wanted), wanted)
 
     async def find(self, wanted: ChunkSearch) -> FoundOffset:
         topic = self._topic(wanted)
         lookup = self._holder.lookup(topic, wanted.partition_index)
-        return await self._readable(wanted, self._holder.find(topic, wanted, lookup))
+        return await self._holder.find(topic, wanted, lookup)
 
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
-        return await self._readable(wanted, self._fetch_file(wanted))
-
-    async def _fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
         if not wanted.name:
             # Another broker begins to copy the chunk. An incomplete copy must not be copied.
             await self._holder.check(self._topic(wanted), ChunkId(*wanted[:3]))
         return await self._holder.fetch_file(wanted)
-
-    async def _readable(self, wanted: _Wanted, work: Coroutine[Any, Any, R]) -> R:
-        return await readable(work, ChunkId(*wanted[:3]), self.on_unreadable)
 
     async def take_over(self, state: HandedOver) -> None:
         self.check_tier(self._topic(state))

@@ -12,7 +12,7 @@ from moldau.chunks.holder import ChunkHolder
 from moldau.chunks.leader_start import LeaderStart
 from moldau.chunks.meters import ChunkMeters
 from moldau.chunks.redirects import ChunkRedirects
-from moldau.chunks.stand_in import ChunkStandIn
+from moldau.chunks.stand_in import ChunkStandIn, PartitionElsewhere
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
@@ -112,7 +112,7 @@ class ChunksSubsystem(Subsystem):
     def _connect_copies(self) -> None:
         """Set the callbacks between the objects that read, copy and serve chunks, and register the gauges of
         this broker's chunks."""
-        self.peers.on_unreadable = self._service.on_unreadable = self._copies.unreadable
+        self._holder.on_unreadable = self._copies.unreadable
         self._context.logs.offline_listeners.append(lambda _: self._copies.directory_failed())
         self._copies.check_topic = self._service.check_tier
         registry, copies = self._context.meters.registry, self._copies
@@ -157,17 +157,8 @@ class ChunksSubsystem(Subsystem):
         traffic = PartitionTraffic(self._context.meters.topics, topic.name)
         registration = self._kind.registration_of(key)
         start = LeaderStart(partial(self.peers.first_offset, topic.name, index))
-        found = ChunkStandIn(
-            key,
-            topic.name,
-            registration,
-            self._holder,
-            self._redirects,
-            traffic,
-            self._meters,
-            start,
-            self._copies.unreadable,
-        )
+        partition_elsewhere = PartitionElsewhere(key, topic.name, registration, start)
+        found = ChunkStandIn(partition_elsewhere, self._holder, self._redirects, traffic, self._meters)
         self._stand_ins[key] = found
         return found
 

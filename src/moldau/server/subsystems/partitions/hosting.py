@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.topics_image import Topic
+from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.server.subsystems.partitions.listeners import AssignmentListener, LeadershipListener
-from moldau.server.subsystems.partitions.topic_order import in_order, without_leader
+from moldau.server.subsystems.partitions.topic_changes import TopicChange, in_order, without_leader
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.folders.log_directory import LogDirectory
@@ -39,13 +39,21 @@ _RECONFIGURED_A_TURN: Final = 100
 """Number of partitions that get a new configuration without a break. This takes about 10 ms."""
 
 
-@dataclass(slots=True)
-class _TopicChange:
-    """A topic whose partitions are reconciled with the metadata. This happens partition by partition."""
+class LeadershipListener(Protocol):
+    """A listener for replicas whose logs belong to coordinators. It is called at each change of the metadata,
+    and learns whether this broker leads the replica's partition."""
 
-    topic: Topic
-    is_removed: bool
-    next_index: int = 0
+    def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
+
+    def no_longer_leads(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
+
+
+class AssignmentListener(Protocol):
+    """A listener that learns the log directories of replicas."""
+
+    def put(self, key: PartitionKey, directory_id: UUID) -> None: ...
+
+    def forget(self, key: PartitionKey) -> None: ...
 
 
 class _Hosted(NamedTuple):
@@ -101,7 +109,7 @@ class PartitionHosting:
         self._waiting: dict[str, None] = {}
         self._hosted: dict[PartitionKey, _Hosted] = {}
         self._seen: dict[int, Topic] = {}
-        self._changes: deque[_TopicChange] = deque()
+        self._changes: deque[TopicChange] = deque()
         self._next_turn: asyncio.Handle | None = None
         self._new: dict[PartitionKey, _NewPartition] = {}
         self._opener: asyncio.Task[None] | None = None
@@ -131,7 +139,7 @@ class PartitionHosting:
             )
         for topic in removed:
             self._seen.pop(topic.topic_id.int, None)
-            self._changes.append(_TopicChange(topic, is_removed=True))
+            self._changes.append(TopicChange(topic, is_removed=True))
         leads = self._may_lead(image)
         if leads and self._waiting:
             changed = [*self._waiting, *changed]
@@ -140,10 +148,10 @@ class PartitionHosting:
             name = current.name
             if not leads and any(one.leader == self._local_id for one in current.partitions):
                 waiting = without_leader(current, self._local_id)
-                self._changes.append(_TopicChange(waiting, is_removed=False))
+                self._changes.append(TopicChange(waiting, is_removed=False))
                 self._waiting[name] = None
             elif self._seen.get(current.topic_id.int) is not current:
-                self._changes.append(_TopicChange(current, is_removed=False))
+                self._changes.append(TopicChange(current, is_removed=False))
                 self._seen[current.topic_id.int] = current
         if self._next_turn is None:
             self._apply_next_changes()

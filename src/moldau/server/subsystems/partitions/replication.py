@@ -13,7 +13,7 @@ from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 from moldau.replication.in_sync_requests import InSyncSets
-from moldau.replication.read_replica import nearest_replica
+from moldau.replication.leading import nearest_replica
 from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext
 from moldau.server.settings import RACK_AWARE_SELECTOR

@@ -1,7 +1,7 @@
-"""The topics of an image, in the order in which the hosting of partitions applies them."""
+"""The changed topics that the hosting of partitions applies, and their order."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from moldau.cluster.image.image import MetadataImage
@@ -12,6 +12,15 @@ from moldau.cluster.internal_topics import STATE_TOPICS
 _MANY_PARTITIONS: Final = 400
 """If there are more partitions than this number, many iterations of the event loop are needed to apply the
 topics. The order of the topics then matters."""
+
+
+@dataclass(slots=True)
+class TopicChange:
+    """A topic whose partitions are reconciled with the metadata. This happens partition by partition."""
+
+    topic: Topic
+    is_removed: bool
+    next_index: int = 0
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:

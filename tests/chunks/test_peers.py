@@ -117,6 +117,26 @@ def test_the_only_broker_with_a_chunk_reports_why_it_cannot_read_it(failure: Exc
     assert error.value.code is ErrorCode.kafka_storage_error
 
 
+def test_different_chunks_are_read_and_copied_from_different_brokers() -> None:
+    """A hash of the chunk chooses between brokers that are equal. Brokers of the rack come first, and fenced
+    brokers last."""
+    racks = {HERE: "a", 2: "a", 3: "a", 4: "b", 5: "a"}
+    brokers = {each: SimpleNamespace(fenced=each == 5, rack=rack) for each, rack in racks.items()}
+    peers: Any = object.__new__(ChunkPeers)
+    peers._view = SimpleNamespace(local_id=HERE, image=SimpleNamespace(brokers=brokers))
+    peers._rack = "a"
+    orders = [
+        tuple(
+            peers._holders(
+                chunk(start, start + 9, HERE, 2, 3, 4, 5, 6), ChunkFileFetch(UUID(int=1), 0, start)
+            )
+        )
+        for start in range(0, 400, 10)
+    ]
+    assert set(orders) == {(2, 3, 4, 5), (3, 2, 4, 5)}
+    assert 10 < sum(order[0] == 2 for order in orders) < 30
+
+
 class _SilentBroker:
     """A channel to a broker that never answers. ``on_call`` is called when a call begins."""
 

@@ -148,8 +148,10 @@ class Timestamps:
 
     def __init__(self, timestamps: dict[int, int]) -> None:
         self._timestamps = timestamps
+        self.searched: list[int] = []
 
     async def find(self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, _: Any) -> FoundOffset:
+        self.searched.append(chunk.start_offset)
         for offset in range(wanted.from_offset, chunk.end_offset + 1):
             if self._timestamps.get(offset, 0) >= wanted.timestamp:
                 return FoundOffset(offset, self._timestamps[offset])
@@ -168,3 +170,21 @@ def test_the_largest_timestamp_is_looked_for_after_the_deleted_records(
     part = ChunkedPart(active, lambda: partition(*chunks), reads, cast(Any, None))
     found = asyncio.run(part.find_max_timestamp(100, 30, cast(Any, None)))
     assert (None if found is None else found.offset) == expected
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "expected", "searched"),
+    [(150, 15, [10]), (100, 5, [0]), (250, 25, [20]), (301, None, []), (0, 0, [0])],
+)
+def test_only_the_chunk_with_the_time_is_searched(
+    timestamp_ms: int, expected: int | None, searched: list[int]
+) -> None:
+    """The metadata have the largest timestamp of each chunk, so no other broker has to be asked."""
+    chunks = [replace(chunk(start, start + 9, 1), max_timestamp_ms=start * 10 + 100) for start in (0, 10, 20)]
+    active: Any = Active()
+    reads: Any = Timestamps({5: 100, 15: 200, 25: 300})
+    reads._timestamps |= {0: 10}
+    part = ChunkedPart(active, lambda: partition(*chunks), reads, cast(Any, None))
+    found = asyncio.run(part.find_timestamp(timestamp_ms, 30, cast(Any, None)))
+    assert (None if found is None else found.offset) == expected
+    assert reads.searched == searched

@@ -19,6 +19,7 @@ from moldau.metrics import Meters
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.server.subsystems.chunks import upkeep
 from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, CopyPace
 from moldau.simulation.world.world import World
 from moldau.storage.chunks.chunk_store import ChunkId
@@ -92,6 +93,25 @@ def test_a_chunk_without_timestamps_is_as_old_as_its_end(now_ms: int, start_offs
     assert found == start_offset
 
 
+@pytest.mark.parametrize(
+    ("retention_bytes", "start_offset"),
+    [(-1, 0), (400, 0), (399, 0), (300, 10), (201, 10), (200, 20), (0, 30)],
+)
+def test_the_oldest_chunks_leave_a_partition_that_is_too_large(
+    retention_bytes: int, start_offset: int
+) -> None:
+    """A chunk is removed as a whole, so the rest is never smaller than ``retention.bytes``."""
+    found = retained_start(
+        [replace(chunk(start, start + 9, 1), size_bytes=100) for start in (0, 10, 20)],
+        LogConfig(retention_ms=-1, retention_bytes=retention_bytes),
+        log_start_offset=0,
+        active_size_bytes=100,
+        active_since_ms=6000,
+        now_ms=7000,
+    )
+    assert found == start_offset
+
+
 FIRST = ChunkId(KEY.topic_id, 0, 0)
 
 
@@ -141,11 +161,28 @@ class Source:
         return SimpleNamespace(files={}, content=b"piece" if wanted.name else b"")
 
 
-def copies_of(topics: Topics, store: Any, source: Any) -> ChunkCopies:
+class Held:
+    """The controller. It refuses the first ``refused`` reports, and remembers the other reports."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[ChunkId, bool]] = []
+        self.refused = 0
+
+    async def held(self, chunk: ChunkId, epoch: int, directory_id: Any, *, is_held: bool) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise KafkaError(ErrorCode.not_controller)
+        if (chunk, is_held) not in self.told:
+            self.told.append((chunk, is_held))
+
+
+async def at_once() -> None: ...
+
+
+def copies_of(topics: Topics, store: Any, source: Any, reports: Any = None) -> ChunkCopies:
     view = SimpleNamespace(local_id=1, image=SimpleNamespace(topics=topics))
-    context: Any = SimpleNamespace(view=view, logs=SimpleNamespace(directories=[]))
-    unused: Any = None
-    copies = ChunkCopies(context, store, source, unused, unused, ChunkMeters(Meters()))
+    context: Any = SimpleNamespace(view=view, logs=SimpleNamespace(directories=[], get=lambda name: None))
+    copies = ChunkCopies(context, store, source, reports, at_once, ChunkMeters(Meters()))
     copies._chunked.add("t")
     return copies
 
@@ -218,6 +255,120 @@ def test_a_chunk_is_reported_as_lost_only_after_the_logs_match_the_image(is_lost
         copies._reports = reports
         assert await copies._round()
         assert reported == [(FIRST, False)] * is_lost
+
+    asyncio.run(run())
+
+
+class HeldSource(Source):
+    """Other brokers whose answers wait until ``may_go_on`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = asyncio.Event()
+
+    async def fetch_file(self, held: Any, wanted: Any) -> Any:
+        await self.may_go_on.wait()
+        return await super().fetch_file(held, wanted)
+
+
+class PartlyHere(Store):
+    """Some chunks of broker 1."""
+
+    def __init__(self, *present: ChunkId) -> None:
+        super().__init__(is_here=False)
+        self.present = set(present)
+
+    def __contains__(self, chunk: ChunkId) -> bool:
+        return chunk in self.present
+
+
+def missing_and_held() -> tuple[Topics, ChunkId]:
+    """Broker 1 must copy the first chunk, and has the second chunk."""
+    missing = replace(chunk(0, 9, 1, 2), isr=(2,))
+    return Topics(t=topic_with(missing, chunk(10, 19, 1, 2))), FIRST._replace(start_offset=10)
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_lost_chunk_is_reported_before_missing_chunks_are_copied() -> None:
+    async def run() -> None:
+        topics, second = missing_and_held()
+        store, source, reports = PartlyHere(), HeldSource(), Held()
+        copies = copies_of(topics, store, source, reports)
+        copying = asyncio.create_task(copies._round())
+        await turns()
+        assert reports.told == [(second, False)]
+        copying.cancel()
+
+    asyncio.run(run())
+
+
+def test_the_chunks_of_a_failed_directory_are_reported_while_other_chunks_are_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow copy may take hours. Until the report, readers would ask this broker for the chunk in vain."""
+    monkeypatch.setattr(upkeep, "COPY_INTERVAL_S", 0.0)
+
+    async def run() -> None:
+        topics, second = missing_and_held()
+        store, source, reports = PartlyHere(second), HeldSource(), Held()
+        copies = copies_of(topics, store, source, reports)
+        running = asyncio.create_task(copies.run())
+        copies.wake.set()
+        await turns()
+        store.present.clear()
+        reports.refused = 2
+        copies.directory_failed()
+        await turns()
+        assert reports.told == [(second, False)]
+        assert store.copied == []
+        source.may_go_on.set()
+        await turns()
+        assert (FIRST, True) in reports.told
+        running.cancel()
+
+    asyncio.run(run())
+
+
+def test_the_end_of_the_copies_ends_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "COPY_INTERVAL_S", 0.0)
+
+    async def run() -> None:
+        topics, _ = missing_and_held()
+        reports = Held()
+        copies = copies_of(topics, PartlyHere(), HeldSource(), reports)
+        copies.directory_failed()  # The first round reports the chunks, so nothing else has to be done now.
+        assert not copies._reporting
+        running = asyncio.create_task(copies.run())
+        await turns()
+        reports.refused = 10**6
+        copies.directory_failed()
+        await turns()
+        assert copies._reporting
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert not copies._reporting
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+
+
+def test_a_chunk_that_was_unreadable_before_it_left_is_copied_once_when_it_returns() -> None:
+    async def run() -> None:
+        topics = Topics(t=topic_with(chunk(0, 9, 1, 2)))
+        store, source, reports = Store(is_here=True), Source(), Held()
+        copies = copies_of(topics, store, source, reports)
+        copies.unreadable(FIRST)
+        store.is_here = False
+        topics.update(t=topic_with(replace(chunk(0, 9, 1, 2), isr=(2,))))
+        assert await copies._round()
+        store.is_here = True
+        topics.update(t=topic_with(chunk(0, 9, 1, 2)))
+        assert await copies._round()
+        assert store.copied == [(FIRST, 10)]
 
     asyncio.run(run())
 

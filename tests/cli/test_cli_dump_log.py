@@ -26,7 +26,13 @@ from moldau.protocol.records.groups import (
     encode_subscription,
     encode_value,
 )
-from moldau.protocol.records.metadata import TopicRecord, encode_record
+from moldau.protocol.records.metadata import (
+    ChunkChangeRecord,
+    ChunkRecord,
+    PartitionChangeRecord,
+    TopicRecord,
+    encode_record,
+)
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -166,6 +172,25 @@ def test_metadata_is_decoded(cli, tmp_path):
     (folder / f"{0:020d}.log").write_bytes(build_batch([record]))
     row = rows(cli("dump-log", str(folder), "--deep", "--json"))[1]
     assert (row["record"], row["version"], row["fields"]["name"]) == ("TopicRecord", 0, "t")
+
+
+def test_the_chunks_of_partitions_in_metadata_are_decoded(cli, tmp_path):
+    folder = tmp_path / "__cluster_metadata-0"
+    folder.mkdir()
+    known = {"topic_id": UUID(int=7), "partition_id": 1}
+    records = (
+        ChunkRecord(**known, start_offset=10, stop_offset=19, end_offset=19, replicas=[1, 2], isr=[1]),
+        ChunkChangeRecord(**known, start_offset=10, chunk_epoch=1, isr=[1, 2]),
+        PartitionChangeRecord(**known, start_offset=20, start_timestamp=5),
+    )
+    batch = build_batch([Record(0, 1, None, encode_record(each), ()) for each in records])
+    (folder / f"{0:020d}.log").write_bytes(batch)
+    shown = rows(cli("dump-log", str(folder), "--deep", "--json"))[1:]
+    assert [row["record"] for row in shown] == ["ChunkRecord", "ChunkChangeRecord", "PartitionChangeRecord"]
+    chunk, change, partition = (row["fields"] for row in shown)
+    assert (chunk["start_offset"], chunk["end_offset"], chunk["replicas"]) == (10, 19, [1, 2])
+    assert (change["chunk_epoch"], change["isr"]) == (1, [1, 2])
+    assert (partition["start_offset"], partition["start_timestamp"]) == (20, 5)
 
 
 def test_checkpoints_and_property_files_are_shown(cli, tmp_path):

@@ -1,5 +1,6 @@
 """A disk in memory that can be full, fail, and lose unsynced bytes."""
 
+import errno
 import random
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -169,6 +170,8 @@ class MemoryDisk:
     def rename(self, source: str, target: str) -> None:
         self.check()
         if source in self.dirs:
+            if self.list(target) if target in self.dirs else ():
+                raise OSError(errno.ENOTEMPTY, "the folder is not empty", target)
             self.dirs = {_moved(name, source, target) for name in self.dirs}
             self.names = {_moved(name, source, target): inode for name, inode in self.names.items()}
             self.durable = {_moved(name, source, target): inode for name, inode in self.durable.items()}

@@ -3,17 +3,14 @@ removed."""
 
 import asyncio
 import random
-import uuid
 from typing import Any
 
 import pytest
+from chunk_stores import FIRST, NAME, TOPIC_ID, Copied, append, with_one_chunk
 
 from created_logs import get_or_create
-from moldau.records.batch import validate_produce
-from moldau.records.builder import build_batch
-from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.chunks.chunk_store import ChunkStore
 from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import (
     chunk_folder,
@@ -25,31 +22,9 @@ from moldau.storage.folders.file_names import (
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
-from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.topic_partition import TopicPartition
-
-NAME = TopicPartition("t", 0)
-TOPIC_ID = uuid.UUID(int=9)
-FIRST = ChunkId(TOPIC_ID, 0, 0)
-
-
-def append(box: Any, log: PartitionLog, count: int, epoch: int = 0) -> None:
-    for number in range(count):
-        batch = build_batch([Record(0, box.clock.time_ms + number, None, b"v", ())])
-        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch)
-        log.high_watermark = log.log_end_offset
-
-
-async def with_one_chunk(box: Any, count: int) -> tuple[LogManager, ChunkStore]:
-    """Logs in one folder, and a chunk with ``count`` records."""
-    logs = LogManager(box.machine, ["/data"])
-    await logs.start(lambda _: LogConfig())
-    append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), count)
-    store = ChunkStore(box.machine, logs)
-    await store.carve(NAME, FIRST, count)
-    return logs, store
 
 
 def test_the_name_of_a_chunk_gives_its_partition_and_start() -> None:
@@ -234,19 +209,6 @@ def test_a_folder_whose_topic_is_unknown_is_moved_aside_and_makes_room_for_a_cop
         await logs.stop()
 
     asyncio.run(run())
-
-
-class Copied:
-    """A fake of another broker, which has the files of a chunk."""
-
-    def __init__(self, content: dict[str, bytes]) -> None:
-        self._content = content
-
-    async def files(self) -> dict[str, int]:
-        return {name: len(content) for name, content in self._content.items()}
-
-    async def read(self, name: str, position: int) -> bytes:
-        return self._content[name][position : position + 100]
 
 
 def test_a_copy_replaces_a_damaged_chunk_and_the_damaged_folder_is_kept(box: Any) -> None:

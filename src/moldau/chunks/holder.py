@@ -107,10 +107,12 @@ class ChunkHolder:
         ``from_offset``. Raises ``KafkaError``."""
         chunk = ChunkId(*wanted[:3])
         with self._readable(chunk):
-            return await self._find(await self._log(topic, chunk), wanted, lookup)
+            return await self._find(topic, chunk, wanted, lookup)
 
-    @staticmethod
-    async def _find(log: PartitionLog, wanted: ChunkSearch, lookup: RecordLookup) -> FoundOffset:
+    async def _find(
+        self, topic: str, chunk: ChunkId, wanted: ChunkSearch, lookup: RecordLookup
+    ) -> FoundOffset:
+        log = await self._log(topic, chunk)
         from_offset = max(wanted.start_offset, wanted.from_offset)
         offset, end_offset = max(from_offset, log.local_log_start_offset), log.log_end_offset
         while (step := log.timestamp_step(wanted.timestamp, offset, end_offset)) is not None:
@@ -120,6 +122,10 @@ class ChunkHolder:
                     return FoundOffset(found[0], found[1], log.epoch_for_offset(found[0]))
             offset = step.next_offset
             await asyncio.sleep(0)
+            if log.is_offline:
+                # The log was closed meanwhile, because other chunks were read or because this copy is
+                # removed. This does not mean that the copy cannot be read.
+                log = await self._log(topic, chunk)
         return FoundOffset()
 
     async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:

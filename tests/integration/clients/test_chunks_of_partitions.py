@@ -2,16 +2,20 @@
 folders of chunks."""
 
 import asyncio
+import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, NewTopic
-from deadlines import TIMEOUT_S, eventually
+from deadlines import TIMEOUT_S, consume, eventually
 from foreign_clients import Java, JavaScript, Kcat
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
@@ -72,6 +76,44 @@ def test_the_java_consumer(java: Java, bootstrap: str, rack: list[str]) -> None:
         *rack,
     )
     assert shown.splitlines() == VALUES
+
+
+def test_the_java_producer_continues_while_chunks_are_created(java: Java, bootstrap: str) -> None:
+    topic, count = "written", 8_000
+    servers = {"bootstrap.servers": bootstrap}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1]])])[topic].result(TIMEOUT_S)
+    borders: list[int] = []
+
+    def is_written(watcher: Consumer, count: int) -> bool:
+        try:
+            return watcher.get_watermark_offsets(Partition(topic, 0), TIMEOUT_S)[1] >= count
+        except KafkaException:
+            return False  # The client asks the former leader once.
+
+    def create() -> None:
+        watcher = Consumer({**servers, "group.id": "watcher"})
+        for written, broker in ((500, "2"), (2_500, "3"), (4_500, "1")):
+            eventually(partial(is_written, watcher, written), f"{written} records")
+            where = ["--topic", topic, "--partition", "0", "--replicas", broker, "--json"]
+            borders.append(json.loads(moldau_command(bootstrap, "chunks", "create", *where))["start_offset"])
+        watcher.close()
+
+    creating = threading.Thread(target=create)
+    creating.start()
+    java.tool(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(count), "--throughput", "1000", "--payload-monotonic"),
+        *("--command-property", f"bootstrap.servers={bootstrap}", "linger.ms=5"),
+    )
+    creating.join()
+    assert len(borders) == 3
+    assert borders[0] < count, "no chunk ended while the producer was writing"
+    reader = Consumer({**servers, "group.id": "all", "auto.offset.reset": "earliest"})
+    reader.subscribe([topic])
+    found = consume(reader, count)
+    reader.close()
+    assert [int(record.value()) for record in found] == list(range(count))
 
 
 @pytest.mark.parametrize("rack", ["", "b", "nowhere"])

@@ -59,6 +59,7 @@ class Broker:
         self.broker_epoch = 7
         self.requests: list[Any] = []
         self.handed_over: list[HandedOver] = []
+        self.is_other_broker_silent = False
         registry = SimpleNamespace(get=lambda name, index: self.partition)
         self.creation = ChunkCreation(
             1, machine, cast(Any, registry), cast(Any, self), lambda: self.image, self, self.epoch
@@ -79,9 +80,9 @@ class Broker:
         )
         brokers = {
             each: BrokerRegistration(
-                broker_id=each, epoch=each, incarnation_id=UUID(int=each), endpoints=(), fenced=False
+                broker_id=each, epoch=each, incarnation_id=UUID(int=each), endpoints=(), fenced=each == 3
             )
-            for each in (1, 2)
+            for each in (1, 2, 3)
         }
         return MetadataImage(
             topics=TopicsImage().updated([Topic("t", TOPIC_ID, (registration,))], []),
@@ -96,6 +97,8 @@ class Broker:
         return self.answers.pop(0)()
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
+        if self.is_other_broker_silent:
+            raise KafkaError(ErrorCode.request_timed_out)
         self.handed_over.append(state)
 
     def show_change(self) -> None:
@@ -109,8 +112,8 @@ class Broker:
     def append(self) -> Any:
         return self.partition.append(memoryview(BATCH), required_acks=1, timeout_ms=1_000)
 
-    async def create(self) -> CreateChunksResult:
-        wanted = CreateChunksTopicPartition(topic_name="t", partition_id=0, broker_ids=[2])
+    async def create(self, *brokers: int, topic: str = "t") -> CreateChunksResult:
+        wanted = CreateChunksTopicPartition(topic_name=topic, partition_id=0, broker_ids=brokers or [2])
         return await self.creation.create(wanted)
 
 
@@ -308,3 +311,87 @@ def test_each_attempt_has_the_present_broker_epoch(tmp_path: Path) -> None:
         assert [each.broker_epoch for each in broker.requests] == [7, 9, 9]
 
     on_broker(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "topic", "code"),
+    [
+        ((1, 2), "t", ErrorCode.invalid_replication_factor),
+        ((3,), "t", ErrorCode.invalid_replica_assignment),
+        ((9,), "t", ErrorCode.invalid_replica_assignment),
+        ((2,), "nothing", ErrorCode.unknown_topic_or_partition),
+    ],
+    ids=["a wrong number of brokers", "a fenced broker", "an unknown broker", "an unknown topic"],
+)
+def test_the_leader_refuses_a_wrong_request_before_any_producer_waits(
+    tmp_path: Path, brokers: tuple[int, ...], topic: str, code: ErrorCode
+) -> None:
+    async def story(broker: Broker) -> None:
+        assert (await broker.create(*brokers, topic=topic)).error_code is code
+        assert (broker.requests, broker.handed_over) == ([], [])
+        assert broker.append().error is ErrorCode.none
+
+    on_broker(tmp_path, story)
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_an_empty_chunk_and_a_chunk_of_another_leader_cannot_end(tmp_path: Path, is_leader: bool) -> None:
+    async def story(broker: Broker) -> None:
+        if is_leader:
+            broker.show_border()
+            assert (await broker.create()).error_code is ErrorCode.invalid_request
+        else:
+            broker.partition.end()
+            assert (await broker.create()).error_code is ErrorCode.not_leader_or_follower
+        assert (broker.requests, broker.handed_over) == ([], [])
+
+    on_broker(tmp_path, story)
+
+
+def test_of_two_creations_at_once_the_second_is_refused(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        broker.answers = [lost, refused(ErrorCode.invalid_update_version)]
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        assert (await broker.create()).error_code is ErrorCode.reassignment_in_progress
+        assert (await creating).error_code is ErrorCode.invalid_update_version
+        assert [each.start_offset for each in broker.handed_over] == [1]
+        broker.answers = [refused(ErrorCode.invalid_update_version)]
+        assert (await broker.create()).error_code is ErrorCode.invalid_update_version
+
+    on_broker(tmp_path, story)
+
+
+def test_nothing_changes_if_too_few_brokers_store_the_state_at_the_border(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        broker.is_other_broker_silent = True
+        assert (await broker.create()).error_code is ErrorCode.not_enough_replicas
+        assert broker.requests == []
+        assert broker.append().error is ErrorCode.none
+        assert broker.partition.log.log_end_offset == 2
+
+    on_broker(tmp_path, story)
+
+
+def test_producers_continue_if_the_followers_do_not_catch_up_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The border is the high watermark, and no record may be after it."""
+    monkeypatch.setattr(creation, "DRAIN_TIMEOUT_S", 0.05)
+
+    async def run() -> None:
+        broker = Broker(tmp_path)
+        broker.partition.become_leader(EPOCH, (1, 2), (1, 2), 5)
+        broker.append()
+        assert (broker.partition.high_watermark, broker.partition.log.log_end_offset) == (0, 1)
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        held = broker.append()
+        await turns()
+        assert not held.done()
+        assert (await creating).error_code is ErrorCode.request_timed_out
+        assert (broker.requests, broker.handed_over) == ([], [])
+        assert (await held).error is ErrorCode.none
+        assert broker.partition.log.log_end_offset == 2
+
+    asyncio.run(run())

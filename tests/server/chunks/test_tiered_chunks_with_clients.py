@@ -2,6 +2,7 @@
 clients read all records."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from chunk_clients import COMMITTED, FIRST_MS, LIMIT_S, Chunks, ask, begin, until
@@ -10,6 +11,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import moldau.testing
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from moldau.protocol.own.tiered.describe_topics import (
+    TieredDescribedPartition,
+    TieredDescribeTopicsRequest,
+)
 from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -59,6 +64,19 @@ class TieredChunks(Chunks):
         assert not found.error_code, found
         return int(found.offset)
 
+    def described(self) -> TieredDescribedPartition:
+        """The partition as ``moldau tiered topics`` shows it."""
+        answer = ask(self.cluster.address(self.leader()), TieredDescribeTopicsRequest(topics=[self.topic]))
+        found: TieredDescribedPartition = answer.topics[0].partitions[0]
+        return found
+
+    def log_bytes(self, broker: int) -> int:
+        """The bytes of the log files of the inactive chunks on a broker."""
+        home = Path(self.cluster.log_dirs(broker)[0])
+        return sum(
+            file.stat().st_size for name in self.folders()[broker] for file in home.glob(f"{name}/*.log")
+        )
+
     def produce_at(self, first: int, count: int) -> None:
         producer = Producer(self.server)
         for number in range(first, first + count):
@@ -80,6 +98,23 @@ def test_a_chunk_moves_to_the_tier_and_every_record_is_read_once(cluster: moldau
     until(lambda: not chunks.folders())
     assert chunks.read(30) == EVERYTHING
     assert chunks.read(30, **COMMITTED) == EVERYTHING
+
+
+def test_tools_see_the_size_of_the_chunks_that_are_on_the_disks(cluster: moldau.testing.Cluster) -> None:
+    chunks = TieredChunks(cluster, "sizes")
+    chunks.create_tiered([1, 2])
+    chunks.produce_at(0, 10)
+    chunks.create([2, 3])
+    chunks.produce_at(10, 10)
+    until(lambda: sorted(chunks.folders()) == [1, 2])
+    row = chunks.described()
+    assert (row.local_log_start_offset, row.high_watermark) == (0, 20)
+    active_bytes = row.local_size_bytes - chunks.log_bytes(1)
+    assert 0 < active_bytes < row.local_size_bytes
+    chunks.configure(local_retention_bytes="1")
+    until(lambda: not chunks.folders())
+    until(lambda: chunks.described().local_log_start_offset == 10)
+    assert chunks.described().local_size_bytes == active_bytes
 
 
 def test_records_are_found_by_time_and_deleted_over_the_tier_and_chunks(
@@ -195,13 +230,13 @@ def test_a_chunk_is_read_from_the_tier_while_none_of_its_brokers_runs(
         cluster.restart(1)
 
 
-def test_retention_and_the_deletion_of_the_topic_remove_the_tier(cluster: moldau.testing.Cluster) -> None:
+def test_retention_ends_the_records_of_a_chunk_in_the_tier(cluster: moldau.testing.Cluster) -> None:
     chunks = TieredChunks(cluster, "expired-tier")
     chunks.create_tiered([1], local_retention_bytes="1")
     chunks.produce_at(0, 10)
     chunks.create([2])
+    chunks.produce(10, 10)  # The local retention keeps the chunk while the active chunk is empty.
     until(lambda: not chunks.folders())
-    chunks.produce(10, 10)
     chunks.configure(retention_ms="86400000")
     consumer = Consumer({**chunks.server, "group.id": "g"})
     part = TopicPartition(chunks.topic, 0)

@@ -59,7 +59,8 @@ class Broker:
         handlers: dict[int, Handler] = {}
         versions = VersionHandlers(Scope.BROKER, lambda: handlers, {}, lambda: (0, {}))
         partitions = PartitionRegistry(MetadataImage)
-        handlers |= versions.table() | tool_calls(partitions, None, lambda topic: False, authorizer).table()
+        calls = tool_calls(partitions, None, lambda topic: False, lambda key: 0, authorizer)
+        handlers |= versions.table() | calls.table()
         handlers |= BrokerCallHandlers[ConsolidationCalls](consolidation.CALLS, service, authorizer).table()
         self._dispatcher = Dispatcher(handlers, Scope.BROKER)
         self._server = SocketServer(self._dispatcher, [Listener("PLAINTEXT", "127.0.0.1", 0)])

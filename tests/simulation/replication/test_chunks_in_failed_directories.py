@@ -12,6 +12,8 @@ from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFea
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.runtime import ErrorCode
 from moldau.simulation.world.world import World
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
@@ -89,6 +91,34 @@ def test_chunks_in_a_directory_that_cannot_be_read_at_the_start_leave_the_in_syn
         await house.cluster.until(lambda: in_sync(house) == [{11, 12}] * COUNT)
 
     run(5, story)
+
+
+def test_the_chunks_of_a_failed_directory_are_reported_while_another_chunk_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied: list[ChunkId] = []
+
+    async def endless(self: ChunkStore, name: TopicPartition, chunk: ChunkId, *_: object) -> None:
+        copied.append(chunk)
+        await asyncio.get_running_loop().create_future()
+
+    async def story(house: House) -> None:
+        await begin(house)
+        homes = [folders(house, 11)[name] for name in NAMES]
+        lost = homes.index("a")
+        house.cluster.kill(11)
+        del house.disk(11).volume.root.entries["data"].entries["a"].entries[NAMES[lost]]
+        monkeypatch.setattr(ChunkStore, "copy", endless)
+        house.cluster.start(11)
+        await house.cluster.until(lambda: bool(copied))
+        assert in_sync(house)[lost] == {12}
+        house.disk(11).failed_folders.add("/data/b")
+        await house.produce(5, "during")
+        reduced = [{12} if index == lost or homes[index] == "b" else {11, 12} for index in range(COUNT)]
+        await house.cluster.until(lambda: in_sync(house) == reduced)
+        assert len(copied) == 1
+
+    run(7, story)
 
 
 def test_chunks_of_a_replaced_directory_are_copied_again() -> None:

@@ -33,7 +33,8 @@ def topics(
     """Show tiered topics: the local and the remote part of their partitions.
 
     "Local start" is the first offset on the leader's disk, and "Remote end" is the last offset that was
-    copied. "Unfinished" segments are being copied or deleted, or their copy failed.
+    copied. If the partition has inactive chunks, "Local start" and "Local bytes" include the chunks on other
+    brokers. "Unfinished" segments are being copied or deleted, or their copy failed.
 
     \b
     Example:

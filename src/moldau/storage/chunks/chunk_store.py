@@ -66,6 +66,7 @@ class _Folder:
     path: str
     directory: LogDirectory
     lock: asyncio.Lock
+    """Held while the log is opened, while the files are listed, and while the folder gets another name."""
 
 
 class ChunkStore:
@@ -75,6 +76,10 @@ class ChunkStore:
         self._machine = machine
         self._logs = logs
         self._folders: dict[ChunkId, _Folder] = {}
+        self._at: dict[str, ChunkId] = {}
+        """The chunks by the paths of their folders."""
+        self._leaving: dict[str, _Folder] = {}
+        """Folders of removed chunks that still have their names, by path."""
         self._open: OrderedDict[ChunkId, PartitionLog] = OrderedDict()
         self.end_of: Callable[[ChunkId], int | None] = lambda _: None
         """Returns the offset after the last record of a chunk; ``None`` if it is not known."""
@@ -88,11 +93,10 @@ class ChunkStore:
         for directory in self._logs.directories:
             if directory.is_online:
                 for chunk, path in await self._machine.workers.run(self._list, directory):
-                    folder = _Folder(path, directory, asyncio.Lock())
                     if chunk is None or chunk in self._folders:
-                        await self._move_aside(folder)
+                        await self._move_aside(_Folder(path, directory, asyncio.Lock()))
                     else:
-                        self._folders[chunk] = folder
+                        self._attach(chunk, path, directory)
 
     def _list(self, directory: LogDirectory) -> list[tuple[ChunkId | None, str]]:
         disk = self._machine.disk
@@ -141,9 +145,11 @@ class ChunkStore:
             # Only this broker has the records from ``end_offset`` to the end of its log. It got them from a
             # leader whose records were lost in an unclean election. The present leader never had them.
             await log.truncate_to(end_offset)
-        path = await run_whole(self._logs.release(name, chunk_folder(name, chunk.start_offset)))
+        folder = chunk_folder(name, chunk.start_offset)
+        await self._make_room(f"{directory.path}/{folder}")
+        path = await run_whole(self._logs.release(name, folder))
         assert path is not None, f"{name} has left"
-        self._folders[chunk] = _Folder(path, directory, asyncio.Lock())
+        self._attach(chunk, path, directory)
         logger.info("%s: the chunk from offset %d to %d has ended", name, chunk.start_offset, end_offset - 1)
 
     async def open(self, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
@@ -160,7 +166,13 @@ class ChunkStore:
             log = self._open.get(chunk)
             if log is not None and not log.is_offline:
                 return log
+            self._check_present(chunk, folder)
             log = await self._machine.workers.run(partial(self._open_folder, folder.path, name, chunk))
+            try:
+                self._check_present(chunk, folder)
+            except KafkaError:
+                log.take_offline("the chunk is removed")
+                raise
             found, end_offset = log.log_end_offset, self.end_of(chunk)
             if end_offset is not None and found != end_offset:
                 log.take_offline("the log of a chunk is not complete")
@@ -171,6 +183,12 @@ class ChunkStore:
         while len(self._open) > OPEN_LOGS_MAX:
             self._open.popitem(last=False)[1].take_offline("the log of a chunk is not used")
         return log
+
+    def _check_present(self, chunk: ChunkId, folder: _Folder) -> None:
+        """Raise ``KafkaError`` if the chunk was removed from this folder meanwhile. The path may belong to
+        another folder then."""
+        if self._folders.get(chunk) is not folder:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{folder.path} is removed")
 
     def _open_folder(self, path: str, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
         if not self._machine.disk.is_dir(path):
@@ -184,7 +202,10 @@ class ChunkStore:
     async def files(self, chunk: ChunkId) -> dict[str, int]:
         """The sizes of a chunk's files, by name. Raises ``KafkaError`` if the chunk cannot be read."""
         folder = self._folder(chunk)
-        return await self._machine.workers.run(self._sizes, folder.path)
+        # While the log is opened, there are temporary files in the folder.
+        async with folder.lock:
+            self._check_present(chunk, folder)
+            return await self._machine.workers.run(self._sizes, folder.path)
 
     def _sizes(self, path: str) -> dict[str, int]:
         disk = self._machine.disk
@@ -232,12 +253,12 @@ class ChunkStore:
                 await run(self._discard, path)
             raise
         target = f"{directory.path}/{chunk_folder(name, chunk.start_offset)}"
-        if old is not None and self._folders.get(chunk) is old:
-            async with old.lock:
-                # After a crash at this point the chunk is missing, and is copied again.
-                await self.put_aside(chunk)
+        if old is not None:
+            # After a crash at this point the chunk is missing, and is copied again.
+            await self._put_aside(chunk, old)
+        await self._make_room(target)
         await run(self._finish_copy, path, target)
-        self._folders[chunk] = _Folder(target, directory, asyncio.Lock())
+        self._attach(chunk, target, directory)
 
     async def _fetch(self, path: str, source: ChunkSource) -> None:
         run = self._machine.workers.run
@@ -292,15 +313,30 @@ class ChunkStore:
 
     async def drop(self, name: TopicPartition, chunk: ChunkId) -> None:
         """Remove a chunk from the disk. Raises ``OSError`` if the disk fails."""
-        folder = self._folders.pop(chunk, None)
-        log = self._open.pop(chunk, None)
-        if log is not None:
-            log.take_offline("the chunk is removed")
+        folder = self._detach(chunk)
         if folder is None or not folder.directory.is_online:
             return
-        async with folder.lock:
-            target = f"{folder.directory.path}/{deleted_folder(name, self._machine.entropy.uuid4())}"
-            await self._machine.workers.run(self._remove, folder, target)
+        self._leaving[folder.path] = folder
+        try:
+            async with folder.lock:
+                target = f"{folder.directory.path}/{deleted_folder(name, self._machine.entropy.uuid4())}"
+                await self._machine.workers.run(self._remove, folder, target)
+        finally:
+            del self._leaving[folder.path]
+
+    def _attach(self, chunk: ChunkId, path: str, directory: LogDirectory) -> None:
+        """Begin the use of a chunk."""
+        self._folders[chunk] = _Folder(path, directory, asyncio.Lock())
+        self._at[path] = chunk
+
+    def _detach(self, chunk: ChunkId) -> _Folder | None:
+        """End the use of a chunk. The log that is open is closed, and no other log of the folder is used."""
+        folder, log = self._folders.pop(chunk, None), self._open.pop(chunk, None)
+        if folder is not None:
+            self._at.pop(folder.path, None)
+        if log is not None:
+            log.take_offline("the chunk is removed")
+        return folder
 
     def _remove(self, folder: _Folder, target: str) -> None:
         self._rename(folder, target)
@@ -310,10 +346,25 @@ class ChunkStore:
         """Move a chunk aside because it is not in the metadata, or because it is replaced by another copy.
         Its folder is kept for a long time, like the folder of a partition that is not in the metadata. Raises
         ``OSError`` if the disk fails."""
-        folder, log = self._folders.pop(chunk), self._open.pop(chunk, None)
-        if log is not None:
-            log.take_offline("the chunk is moved aside")
-        await self._move_aside(folder)
+        folder = self._folders.get(chunk)
+        if folder is not None:
+            await self._put_aside(chunk, folder)
+
+    async def _put_aside(self, chunk: ChunkId, folder: _Folder) -> None:
+        async with folder.lock:
+            if self._folders.get(chunk) is folder:
+                self._detach(chunk)
+                await self._move_aside(folder)
+
+    async def _make_room(self, path: str) -> None:
+        """Wait until no removed chunk has a folder with this path. Other files are made there next, and they
+        may belong to another topic with the same name."""
+        leaving = self._leaving.get(path)
+        if leaving is not None:
+            async with leaving.lock:
+                pass
+        if (present := self._at.get(path)) is not None:
+            await self.put_aside(present)
 
     async def _move_aside(self, folder: _Folder) -> None:
         old = folder.path.rpartition("/")[2]

@@ -21,6 +21,8 @@ class TieredDescribedPartition(Message):
     highest_remote_offset: int = wire("int64", default=-1)
     """The last copied offset (ListOffsets' latest tiered). It is -1 if no offset was copied."""
     local_size_bytes: int = wire("int64", default=0)
+    """Size of the leader's log, and of the inactive chunks on the brokers of these chunks. Each chunk is
+    counted once."""
     remote_size_bytes: int = wire("int64", default=0)
     """Size of the finished segments without their indexes."""
     remote_segments: int = wire("int32", default=0)

@@ -113,7 +113,7 @@ class ChunksSubsystem(Subsystem):
         """Set the callbacks between the objects that read, copy and serve chunks, and register the gauges of
         this broker's chunks."""
         self._holder.on_unreadable = self._copies.unreadable
-        self._context.logs.offline_listeners.append(lambda _: self._copies.wake.set())
+        self._context.logs.offline_listeners.append(lambda _: self._copies.directory_failed())
         self._copies.check_topic = self._service.check_tier
         registry, copies = self._context.meters.registry, self._copies
         held, moved = registry.scoped("moldau.chunks", "Held"), registry.scoped("moldau.chunks", "Copies")

@@ -35,6 +35,7 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.storage.storage_manager import (
+    LogSegmentData,
     RemoteStorageError,
     RemoteStorageManager,
     check_custom_metadata,
@@ -80,13 +81,21 @@ class ChunkSegmentStore:
         partition = TopicIdPartition(chunk.topic_id, topic, chunk.partition)
         metadata = _metadata(partition, found, wanted)
         try:
-            data = await self._machine.workers.run(read_segment, self._machine.disk, log, closed)
+            data = await self._read(log, closed)
             custom = await self._storage.copy_log_segment_data(metadata, data)
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{metadata.id}: {error}") from error
         except RemoteStorageError as error:
             raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
         return found._replace(custom_metadata=custom)
+
+    async def _read(self, log: PartitionLog, closed: ClosedSegment) -> LogSegmentData:
+        # The log may be closed while a worker reads it, because other chunks are read.
+        log.segments.hold_files()
+        try:
+            return await self._machine.workers.run(read_segment, self._machine.disk, log, closed)
+        finally:
+            log.segments.release_files()
 
 
 def _name_of(partition: ClassicPartition) -> TopicIdPartition:

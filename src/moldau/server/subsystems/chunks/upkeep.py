@@ -6,7 +6,7 @@ tried again in a later repetition.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -260,6 +260,9 @@ class ChunkCopies:
         self._replaced: set[ChunkId] = set()
         """Chunks that were unreadable, and that this broker has then copied again from another broker. If the
         new copy is also unreadable, the chunk is not copied a third time before the next start."""
+        self._is_running = False
+        self._reporting: set[asyncio.Task[None]] = set()
+        """Reports that do not wait for the copies in progress."""
 
     def unreadable(self, chunk: ChunkId) -> None:
         """A read of this broker's copy has failed. Copy the chunk again from another broker."""
@@ -282,54 +285,102 @@ class ChunkCopies:
                     self._chunked.discard(change.name)
         return found
 
+    def directory_failed(self) -> None:
+        """A log directory has failed. Report its chunks now, because a copy in progress may take hours."""
+        self.wake.set()
+        if self._is_running:
+            task = asyncio.get_running_loop().create_task(self._report_all(), name="reports of chunks")
+            self._reporting.add(task)
+            task.add_done_callback(self._reporting.discard)
+
     async def run(self) -> None:
         """Repeat the work until the task is cancelled."""
+        self._is_running = True
+        try:
+            while True:
+                await self.wake.wait()
+                self.wake.clear()
+                is_complete = await self._attempt(self._round)
+                await asyncio.sleep(COPY_INTERVAL_S)
+                if not is_complete:
+                    self.wake.set()
+        finally:
+            self._is_running = False
+            for task in self._reporting:
+                task.cancel()
+            await asyncio.gather(*self._reporting, return_exceptions=True)
+
+    async def _attempt(self, work: Callable[[], Awaitable[bool]]) -> bool:
+        """Do work after the logs match the image. Returns False if the work must be tried again."""
+        try:
+            await self._settled()
+            return await work()
+        except Exception:
+            logger.exception("a round of copies of chunks failed")
+            return False
+
+    async def _report_all(self) -> None:
         while True:
-            await self.wake.wait()
-            self.wake.clear()
-            try:
-                await self._settled()
-                is_complete = await self._round()
-            except Exception:
-                logger.exception("a round of copies of chunks failed")
-                is_complete = False
+            if await self._attempt(self._report_changes):
+                return
             await asyncio.sleep(COPY_INTERVAL_S)
-            if not is_complete:
-                self.wake.set()
 
     async def _round(self) -> bool:
         """Do all steps that are due now. Returns False if a step must be tried again."""
+        is_reported = await self._report_changes()
+        return await self._each(self._must_copy, self._copy) and is_reported
+
+    async def _report_changes(self) -> bool:
+        return await self._each(self._must_report, self._report)
+
+    async def _each(
+        self, is_due: Callable[[_OwnChunk], bool], step: Callable[[_OwnChunk], Awaitable[None]]
+    ) -> bool:
+        """Do a step for each chunk for which it is due. Returns False if a step must be tried again."""
         is_complete = True
-        for listed in tuple(self._own_chunks()):
+        for listed in [each for each in self._own_chunks() if is_due(each)]:
             own = self._newest(listed)
-            if own is None:
+            if own is None or not is_due(own):
                 continue
             try:
-                await self._step(own)
+                await step(own)
             except (KafkaError, OSError) as error:
                 is_complete = False
                 self._meters.copy_failures.mark()
                 logger.info("chunk %d of %s: %s", own.chunk.start_offset, own.name, error)
         return is_complete
 
-    async def _step(self, own: _OwnChunk) -> None:
-        is_here, in_sync = own.chunk_id in self._store, self._view.local_id in own.chunk.isr
-        if is_here == in_sync:
-            if is_here and own.chunk_id in self._unreadable:
-                await self._replace(own)
-            if is_here or not own.chunk.isr or self._is_in_failed_folder(own):
-                return
-            self.check_topic(own.topic.name)
-            source = self._source(own, own.chunk.isr)
-            await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
-            logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
-            newest = self._newest(own)
-            if newest is None:
-                # An image removed the chunk from this broker before the copy was complete.
-                await self._store.drop(own.name, own.chunk_id)
-                return
-            own, is_here = newest, True
-        elif in_sync:
+    def _must_report(self, own: _OwnChunk) -> bool:
+        """Whether the metadata do not show yet that this broker has received or lost a chunk."""
+        return (own.chunk_id in self._store) != (self._view.local_id in own.chunk.isr)
+
+    def _must_copy(self, own: _OwnChunk) -> bool:
+        if self._view.local_id in own.chunk.isr:
+            return own.chunk_id in self._unreadable and own.chunk_id in self._store
+        is_missing = own.chunk_id not in self._store and bool(own.chunk.isr)
+        return is_missing and not self._is_in_failed_folder(own)
+
+    async def _copy(self, own: _OwnChunk) -> None:
+        """Copy a chunk from another broker, and report that it is here."""
+        if own.chunk_id in self._store:
+            await self._replace(own)
+            return
+        self.check_topic(own.topic.name)
+        source = self._source(own, own.chunk.isr)
+        await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
+        self._unreadable.discard(own.chunk_id)  # An earlier copy was unreadable.
+        logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
+        newest = self._newest(own)
+        if newest is None:
+            # An image removed the chunk from this broker before the copy was complete.
+            await self._store.drop(own.name, own.chunk_id)
+        else:
+            await self._send_report(newest, is_held=True)
+
+    async def _report(self, own: _OwnChunk) -> None:
+        """Report a chunk that this broker has received or lost."""
+        is_here = own.chunk_id in self._store
+        if not is_here:
             # An image that came after the start of the round may have ended the chunk. Until the logs match
             # this image, the partition's old log is being renamed, and the chunk only seems to be lost.
             await self._settled()
@@ -338,9 +389,12 @@ class ChunkCopies:
             if not self._is_lost(own):
                 raise KafkaError(ErrorCode.kafka_storage_error, "its log is not renamed yet")
             logger.error("chunk %d of %s is not on this broker any more", own.chunk.start_offset, own.name)
+        await self._send_report(own, is_held=is_here)
+
+    async def _send_report(self, own: _OwnChunk, *, is_held: bool) -> None:
         home = self._store.directory_of(own.chunk_id)
         directory_id = None if home is None else home.directory_id
-        await self._reports.held(own.chunk_id, own.chunk.epoch, directory_id, is_held=is_here)
+        await self._reports.held(own.chunk_id, own.chunk.epoch, directory_id, is_held=is_held)
 
     async def _replace(self, own: _OwnChunk) -> None:
         """Copy a chunk again from the other brokers that have it, because this broker's copy cannot be

@@ -9,6 +9,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
 from moldau.network.own_serving import BrokerCallHandlers
+from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.entry import CoordinatorEntry
@@ -101,6 +102,11 @@ class TieredSubsystem(Subsystem):
         self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._hosting.owns, news)
         self.kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
 
+    def _chunk_bytes(self, key: PartitionKey) -> int:
+        """The size of a partition's inactive chunks. Each chunk is counted once."""
+        partition = self._context.view.image.topics.partition(*key)
+        return 0 if partition is None else sum(chunk.size_bytes for chunk in partition.chunks)
+
     def contribution(self) -> Contribution:
         context = self._context
         authorizer = context.authorizer
@@ -110,6 +116,7 @@ class TieredSubsystem(Subsystem):
                     context.partitions,
                     self.metadata,
                     lambda name: self._configs.topic(name).is_tiered,
+                    self._chunk_bytes,
                     authorizer,
                 ),
                 BrokerCallHandlers[MetadataPartitionCalls](METADATA_CALLS, self._metadata_topic, authorizer),
@@ -216,7 +223,11 @@ class TieredOff(Subsystem):
             return classic_log_config(topic.name, configs.topic(topic.name)).remote_storage_enable
 
         calls = tool_calls(
-            context.partitions, None, lambda name: configs.topic(name).is_tiered, context.authorizer
+            context.partitions,
+            None,
+            lambda name: configs.topic(name).is_tiered,
+            lambda key: 0,
+            context.authorizer,
         )
         return Contribution(
             calls=[calls],

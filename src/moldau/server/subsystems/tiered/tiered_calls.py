@@ -15,6 +15,7 @@ from moldau.protocol.special_timestamps import (
 )
 from moldau.replication.partition_interface import (
     Partition,
+    PartitionKey,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.topics.registry import PartitionRegistry
@@ -33,10 +34,11 @@ def tool_calls(
     partitions: PartitionRegistry,
     metadata: RemoteLogMetadataManager | None,
     is_tiered: Callable[[str], bool],
+    chunk_bytes: Callable[[PartitionKey], int],
     authorizer: Authorizer,
 ) -> CallHandlers:
     """The calls of tools, which a :class:`LocalTieredCalls` answers."""
-    tier = LocalTieredCalls(partitions, metadata, is_tiered)
+    tier = LocalTieredCalls(partitions, metadata, is_tiered, chunk_bytes)
     return BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer)
 
 
@@ -49,9 +51,11 @@ class LocalTieredCalls:
         partitions: PartitionRegistry,
         metadata: RemoteLogMetadataManager | None,
         is_tiered: Callable[[str], bool],
+        chunk_bytes: Callable[[PartitionKey], int],
     ) -> None:
-        """``metadata`` is None when there is no remote tier. ``is_tiered`` returns whether a topic is
-        tiered."""
+        """``metadata`` is None when there is no remote tier. ``is_tiered`` returns whether a topic is tiered.
+        ``chunk_bytes`` returns the size of a partition's inactive chunks."""
+        self._chunk_bytes = chunk_bytes
         self._partitions = partitions
         self._manager = metadata
         self._is_tiered = is_tiered
@@ -62,7 +66,7 @@ class LocalTieredCalls:
         wanted = None if names is None else set(names)
         topics: dict[str, TieredDescribedTopic] = {}
         for partition in self._tiered(metadata, wanted):
-            row = await _describe(metadata, partition)
+            row = await _describe(metadata, partition, self._chunk_bytes(partition.key))
             topic = topics.get(partition.topic)
             before = () if topic is None else topic.partitions
             topics[partition.topic] = TieredDescribedTopic(
@@ -104,13 +108,15 @@ class LocalTieredCalls:
         return ListedSegments(partition.key.topic_id, rows)
 
 
-async def _describe(metadata: RemoteLogMetadataManager, partition: Partition) -> TieredDescribedPartition:
+async def _describe(
+    metadata: RemoteLogMetadataManager, partition: Partition, chunk_bytes: int
+) -> TieredDescribedPartition:
     state = partition.state()
     row = TieredDescribedPartition(
         partition_index=partition.key.partition,
         log_start_offset=state.log_start_offset,
         high_watermark=state.high_watermark,
-        local_size_bytes=state.size_bytes,
+        local_size_bytes=state.size_bytes + chunk_bytes,
     )
     try:
         offsets = [

@@ -36,17 +36,15 @@ class Replicas:
         count: int = 2,
         min_in_sync: int = 2,
         workers: Workers | None = None,
-        topic_number: int = 1,
     ) -> None:
         machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
         self.ids = tuple(range(1, count + 1))
-        self.topic_id = UUID(int=topic_number)
         self.partitions = {
             id: ClassicPartition(
                 ReplicaContext(
                     machine, id, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
                 ),
-                PartitionKey(self.topic_id, 0),
+                PartitionKey(UUID(int=1), 0),
                 PartitionLog.open(machine, str(folder / f"{id}" / "t-0"), TopicPartition("t", 0)),
                 min_in_sync=min_in_sync,
                 high_watermark=0,

@@ -53,10 +53,7 @@ SYNC_POLL_MS: Final = 5
 being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
 time. Therefore the fetch in progress must end soon."""
 BYTES_A_TURN: Final = 1 << 20
-"""Number of bytes that are appended in one iteration of the event loop. It is also the maximum size of a
-response if this fetcher copies old records of some partitions and has all records of other partitions. The
-next fetch acknowledges new records of the other partitions, and is sent only after the whole response was
-appended."""
+"""Number of bytes that are appended in one iteration of the event loop."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -129,8 +126,6 @@ class ReplicaFetcher:
         self._client = RpcClient(entropy, client_id=f"replica-{local_id}")
         self._session = FollowerSession(local_id, settings.limits)
         self._followed: dict[PartitionKey, _Followed] = {}
-        self._behind: set[PartitionKey] = set()
-        """Partitions of which this broker still lacks committed records, according to the last response."""
         self._syncs: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._waits = False
@@ -226,8 +221,6 @@ class ReplicaFetcher:
             return False
         if self._syncs:
             request = replace(request, max_wait_ms=min(request.max_wait_ms, SYNC_POLL_MS))
-        if 0 < len(self._behind) < len(self._followed):
-            request = replace(request, max_bytes=min(request.max_bytes, BYTES_A_TURN))
         timeout_ms = self._settings.request_timeout_ms + self._settings.limits.wait_max_ms
         self._waits, self._gives_up = True, False
         try:
@@ -276,7 +269,6 @@ class ReplicaFetcher:
             sync.add_done_callback(self._syncs.discard)
             return None
         if not followed.is_caught_up and self._is_over_quota(followed.partition):
-            self._behind.discard(key)
             loop = asyncio.get_running_loop()
             followed.held = loop.call_later(THROTTLED_S, self._free, followed)
             return None
@@ -356,10 +348,6 @@ class ReplicaFetcher:
             self._quota.record(info.size_bytes, asyncio.get_running_loop().time())
         position = following.position()
         followed.is_caught_up = row.high_watermark <= position.offset
-        if followed.is_caught_up:
-            self._behind.discard(key)
-        else:
-            self._behind.add(key)
         if position != sent:
             self._session.changed(key)
         return info.size_bytes
@@ -446,7 +434,6 @@ class ReplicaFetcher:
 
     def _back_off(self, followed: "_Followed") -> None:
         followed.failures += 1
-        self._behind.discard(followed.key)
         delay_s = self._backoff_ms(followed.failures) / 1000
         self._session.changed(followed.key)
         followed.held = asyncio.get_running_loop().call_later(delay_s, self._retry, followed)
@@ -466,7 +453,6 @@ class ReplicaFetcher:
 
     def _release(self, key: PartitionKey) -> None:
         followed = self._followed.get(key)
-        self._behind.discard(key)
         if followed is not None:
             followed.is_caught_up, followed.failures = False, 0
             held, followed.held = followed.held, None

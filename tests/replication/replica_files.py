@@ -26,7 +26,7 @@ def batch(value: bytes) -> bytes:
 
 
 class Replicas:
-    """Replicas 1 to ``count`` of a partition, which are all in sync."""
+    """Replicas 1 to ``count`` of a partition."""
 
     def __init__(
         self,
@@ -53,10 +53,11 @@ class Replicas:
             for id in self.ids
         }
 
-    def lead(self, leader: int, epoch: int) -> None:
+    def lead(self, leader: int, epoch: int, in_sync: tuple[int, ...] | None = None) -> None:
+        """Let a replica lead in a new epoch. By default, all replicas are in sync."""
         for id, partition in self.partitions.items():
             if id == leader:
-                partition.become_leader(epoch, self.ids, self.ids, epoch)
+                partition.become_leader(epoch, self.ids, in_sync or self.ids, epoch)
             else:
                 partition.follow(epoch, leader)
 

@@ -102,6 +102,23 @@ def test_a_follower_takes_over_the_start_of_the_log(tmp_path: pathlib.Path) -> N
     assert (pair.partitions[2].log.log_start_offset, pair.end(2)) == (3, 3)
 
 
+def test_a_follower_takes_over_the_start_of_a_log_whose_leader_was_elected_uncleanly(
+    tmp_path: pathlib.Path,
+) -> None:
+    pair = Replicas(tmp_path)
+    pair.lead(1, 3, in_sync=(1,))
+    for value in (b"a", b"b", b"c", b"d"):
+        pair.produce(1, value)
+    # The log of replica 2 begins in the middle of the log of its leader.
+    asyncio.run(pair.partitions[2].following.start_over(3, 3))
+    asyncio.run(pair.fetch(2))
+    assert pair.end(2) == 4
+    pair.lead(2, 4, in_sync=(2,))
+    assert pair.partitions[2].high_watermark == pair.partitions[2].log.log_start_offset == 3
+    asyncio.run(pair.fetch(1))
+    assert pair.partitions[1].log.log_start_offset == 3
+
+
 def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path) -> None:
     async def scenario() -> None:
         pair = Replicas(tmp_path, FSYNCED)

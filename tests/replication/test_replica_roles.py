@@ -97,6 +97,26 @@ def test_a_lone_leader_commits_its_log_at_once_and_a_syncing_one_when_it_is_sync
     assert synced.leader.local_sync(9)
 
 
+@pytest.mark.parametrize("policy", [WRITTEN, FSYNCED])
+def test_a_term_of_a_leader_does_not_begin_with_a_watermark_below_the_start_of_the_log(
+    policy: ReplicaPolicy,
+) -> None:
+    """Followers adopt the start of the log only up to the watermark, and a follower whose log begins before
+    this log does not join. With too few replicas in sync the watermark would not reach the start."""
+    one = Replica(LOCAL, high_watermark=0, policy=policy, min_in_sync=2)
+    assert one.lead(
+        5,
+        (LOCAL, 2),
+        (LOCAL,),
+        partition_epoch=1,
+        log_start_offset=4,
+        log_end_offset=9,
+        synced_offset=9,
+        now_ms=0,
+    )
+    assert one.high_watermark == 4
+
+
 def test_a_truncation_below_the_watermark_is_reported_and_is_forbidden_for_synced_records() -> None:
     for policy in (WRITTEN, FSYNCED):
         one = replica(policy, high_watermark=10)

@@ -196,6 +196,7 @@ class ClassicPartition:
             log_end_offset=log.log_end_offset,
             synced_offset=0,  # The first sync of the epoch reports the durable offset.
             now_ms=self._monotonic_ms(),
+            log_start_offset=log.offsets.log_start_offset,
         )
         if replica.role is not before:
             log.leader_epochs.assign(leader_epoch, log.log_end_offset)
@@ -326,11 +327,11 @@ class ClassicPartition:
         elif log.must_flush:
             go_on = partial(self._answer, info.last_offset, outcome, required_acks, timeout_ms)
             return self._flushes.put(info.last_offset, go_on)
-        self._appended(leader)
+        self._appended(leader, log.segments.end_offset)
         return self._answer(info.last_offset, outcome, required_acks, timeout_ms)
 
-    def _appended(self, leader: LeaderReplica) -> None:
-        if leader.local_append(self.log.segments.end_offset):
+    def _appended(self, leader: LeaderReplica, end_offset: int) -> None:
+        if leader.local_append(end_offset):
             self._watermark_moved()
         elif leader.followers:
             self._arrivals.notify(self._key)
@@ -345,12 +346,8 @@ class ClassicPartition:
     def _flushed(self, end_offset: int) -> None:
         """Record that all records below an offset are flushed, as ``flush.messages`` requires."""
         leader = self._leader
-        if leader is None:
-            return
-        if leader.local_append(max(end_offset, leader.log_end_offset)):
-            self._watermark_moved()
-        elif leader.followers:
-            self._arrivals.notify(self._key)
+        if leader is not None:
+            self._appended(leader, max(end_offset, leader.log_end_offset))
 
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
@@ -387,7 +384,7 @@ class ClassicPartition:
         self.log.write_staged()
         self._traffic.appended(messages, size_bytes)
         if self._leader is not None:
-            self._appended(self._leader)
+            self._appended(self._leader, self.log.segments.end_offset)
 
     # -- appends of this broker -----------------------------------------------------------------
 

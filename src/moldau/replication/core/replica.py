@@ -88,9 +88,13 @@ class Replica:
         log_end_offset: int,
         synced_offset: int,
         now_ms: int,
+        log_start_offset: int = 0,
     ) -> bool:
         """Lead in ``leader_epoch``, because this broker is the leader in the metadata. If this replica
         already leads in this epoch, only ``replicas``, ``in_sync`` and ``partition_epoch`` are updated.
+
+        The high watermark of a new term is not below the start of the log. Otherwise followers could not
+        adopt this start, and could not join the in-sync set.
 
         Returns whether the watermark moved.
         """
@@ -99,15 +103,17 @@ class Replica:
             return role.set_changed(in_sync, partition_epoch, replicas)
         if not self._may_move(ReplicaRole.LEADER, leader_epoch):
             return False
+        known = min(role.high_watermark, log_end_offset)
         self.role = LeaderReplica(
             self.local_id,
             LeaderAndIsr(leader_epoch, replicas, in_sync, partition_epoch),
-            ReplicaOffsets(log_end_offset, min(role.high_watermark, log_end_offset), synced_offset),
+            ReplicaOffsets(log_end_offset, max(known, log_start_offset), synced_offset),
             now_ms=now_ms,
             min_in_sync=self.min_in_sync,
             policy=self.policy,
         )
-        return self.role.advance()
+        self.role.advance()
+        return self.role.high_watermark > known
 
     def follow(self, leader_epoch: int, leader_id: int) -> bool:
         """Follow the leader in the metadata. Returns whether a new term begins."""

@@ -15,9 +15,10 @@ import mmap
 import threading
 from typing import Final
 
-RESIDENT_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
+RESIDENT_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum total size, in bytes, of the views that were created since the last removal. Above this size, the
-page table entries of all recorded maps are removed."""
+page table entries of all recorded maps are removed. A removal runs on the event loop. If the page cache has
+pages of 4 KiB, the removal takes up to 1 ms for each 16 MiB."""
 
 _INLINE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Size in bytes. Maps up to this size are removed immediately, because this takes microseconds."""

@@ -1,6 +1,7 @@
 """A broker reports a chunk once for each read that its own copy cannot serve."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -70,3 +71,12 @@ def test_a_copy_whose_records_cannot_be_read_is_reported(failure: Exception, cal
 def test_an_error_that_says_nothing_about_the_copy_is_not_reported() -> None:
     failure = KafkaError(ErrorCode.unknown_topic_id, "a bad request")
     assert failed(DamagedStore(failure), read) == (ErrorCode.unknown_topic_id, [])
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_a_good_copy_is_not_reported_when_descriptors_or_space_are_missing(number: int) -> None:
+    missing = OSError(number, "a bad time")
+    refused = KafkaError(ErrorCode.kafka_storage_error, "a bad time")
+    refused.__cause__ = missing
+    for failure in (missing, refused):
+        assert failed(DamagedStore(failure), read) == (ErrorCode.kafka_storage_error, [])

@@ -21,6 +21,7 @@ from moldau.replication.partition_interface import AbortedTransaction, FoundOffs
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.folders.log_folders import NO_ROOM_FOR_MORE
 from moldau.storage.folders.partition_metadata import MalformedMetadataError
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
@@ -30,6 +31,12 @@ _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt
 
 PIECE_MAX_BYTES: Final = 1024 * 1024
 """Maximum size of a piece of a file in a response."""
+
+
+def _is_lack_of_resources(cause: BaseException | None) -> bool:
+    """Whether an error says nothing about the copy, because the process lacks file descriptors or the disk
+    lacks space."""
+    return isinstance(cause, OSError) and cause.errno in NO_ROOM_FOR_MORE
 
 
 class ChunkHolder:
@@ -166,7 +173,8 @@ class ChunkHolder:
             error = failure
         except (OSError, MalformedMetadataError) as failure:
             error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
-        if error.code in _UNREADABLE:
+            error.__cause__ = failure
+        if error.code in _UNREADABLE and not _is_lack_of_resources(error.__cause__):
             self.on_unreadable(chunk)
         raise error
 

@@ -109,10 +109,17 @@ class LanePartition:
     """A partition in the lane, and the state of its reads."""
 
     cache: PartitionCache
-    is_busy: bool = False
+    reading: ReadRound | None = None
+    """The round that reads batches for the cache now. An earlier slow round may still be running for other
+    partitions; its end must not end this round for the cache."""
     is_resting: bool = False
     backoff_s: float = 0.0
     asked_offset: int = -1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether batches are being read for the cache."""
+        return self.reading is not None
 
     @property
     def may_be_asked_for(self) -> bool:
@@ -388,7 +395,7 @@ class FollowLane:
         self._meters.rounds.value += 1
         self._meters.round_bytes.update(sum(batch.size_bytes for _, some in wanted for batch in some))
         for member in members:
-            member.is_busy = True
+            member.reading = read_round
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
         # The task is registered at once. If the lane ends before the task, the lane must also cancel the
         # task.
@@ -401,26 +408,27 @@ class FollowLane:
         self._unexpected.watch(task, "reading batches of a slow object")
         for number, member in enumerate(members):
             if read_round.is_over(number):
-                self._over(member)
+                self._over(member, read_round)
 
     async def _finish(self, read_round: ReadRound, members: list[LanePartition]) -> None:
         left = iter(members)
         try:
             await read_round.run()
             for number, member in enumerate(left, 1):
-                self._over(member)
+                self._over(member, read_round)
                 if not number % ROWS_A_TURN:
                     await asyncio.sleep(0)
         finally:
             self._meters.gets_per_round.update(read_round.gets)
             for member in left:
-                self._over(member)
+                self._over(member, read_round)
 
-    def _over(self, member: LanePartition) -> None:
-        """End a round for a partition, so that its batches may be requested again."""
-        if not member.is_busy:
+    def _over(self, member: LanePartition, read_round: ReadRound) -> None:
+        """End a round for a partition, so that its batches may be requested again. Nothing happens if this
+        round has ended for the partition before."""
+        if member.reading is not read_round:
             return
-        member.is_busy = False
+        member.reading = None
         if not member.is_resting:
             member.backoff_s = 0.0
         if self._members.get(member.cache.partition_id) is member:

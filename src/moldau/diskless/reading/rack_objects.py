@@ -35,8 +35,14 @@ object in memory, although the budgets of readers count only the range."""
 class RackReadSettings:
     """Limits for objects that are read for the rack, in bytes."""
 
-    kept_bytes: int = 64 * 1024**2
-    """Maximum bytes in memory of objects that were read for the rack. The newest objects are kept."""
+    kept_bytes: int = 128 * 1024**2
+    """Maximum bytes in memory of objects that were read for the rack. The newest objects are kept.
+
+    Each coordinator commits its part of an object at its own time, and a broker reads each part when it is
+    committed. If too few objects are kept, an object is read again for the next coordinator.
+    """
+    reading_bytes: int = 64 * 1024**2
+    """Maximum bytes of objects that are being read."""
     object_max_bytes: int = 32 * 1024**2
     """Maximum size of an object that is read for the rack. If an object is larger, each broker reads it
     itself, range by range."""
@@ -63,7 +69,7 @@ class RackObjects:
         self.meters = meters
         self._unexpected = unexpected
         self._settings = settings or RackReadSettings()
-        self._budget = ByteBudget(self._settings.kept_bytes)
+        self._budget = ByteBudget(self._settings.reading_bytes)
         self._kept: OrderedDict[str, memoryview] = OrderedDict()
         self._kept_bytes = 0
         self._reading: dict[str, asyncio.Task[memoryview]] = {}

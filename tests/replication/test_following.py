@@ -5,6 +5,7 @@ import asyncio
 import pathlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import pytest
@@ -100,6 +101,42 @@ def test_a_follower_takes_over_the_start_of_the_log(tmp_path: pathlib.Path) -> N
     assert pair.partitions[2].log.log_start_offset == 2
     asyncio.run(pair.partitions[2].following.start_over(3, 3))
     assert (pair.partitions[2].log.log_start_offset, pair.end(2)) == (3, 3)
+
+
+@pytest.mark.parametrize("flush_messages", [1, None])
+def test_a_flushed_follower_sends_a_new_start_only_after_the_start_is_durable(
+    tmp_path: pathlib.Path, flush_messages: int | None
+) -> None:
+    """DeleteRecords ends when the follower has sent the new start. After a loss of power, a follower that has
+    only the old start could become the leader and return the deleted records."""
+    pair = Replicas(tmp_path)
+    pair.lead(1, 3)
+    follower = pair.partitions[2]
+    if flush_messages is not None:
+        follower.log.config = replace(follower.log.config, flush_messages=flush_messages)
+    saves: list[int] = []
+
+    async def checkpoint() -> None:
+        saves.append(follower.log.log_start_offset)
+
+    follower.log.start.checkpoint = checkpoint
+
+    async def story() -> None:
+        for value in (b"a", b"b", b"c"):
+            pair.produce(1, value)
+        await pair.fetch(2)
+        await follower.following.synced()
+        assert not saves
+        assert follower.following.is_synced(follower.following.position())
+        await pair.fetch(2)
+        pair.partitions[1].log.update_log_start_offset(2)
+        await pair.fetch(2)
+        assert follower.following.is_synced(follower.following.position()) == (flush_messages is None)
+        await follower.following.synced()
+        assert saves == [2]
+        assert follower.following.is_synced(follower.following.position())
+
+    asyncio.run(story())
 
 
 def test_a_follower_takes_over_the_start_of_a_log_whose_leader_was_elected_uncleanly(

@@ -55,6 +55,7 @@ class Following:
         self._cuts = False
         self._has_ended = False
         self._next_move: Callable[[], None] | None = None
+        self._durable_start = log.offsets.log_start_offset
 
     def position(self) -> FetchPosition:
         """The position of the next fetch. Raises ``KafkaError`` if this replica does not follow."""
@@ -73,11 +74,27 @@ class Following:
             return log.offsets.flushed_offset
         return follower.acknowledged_offset(log.log_end_offset, log.offsets.flushed_offset)
 
+    def is_synced(self, position: FetchPosition) -> bool:
+        """Whether a fetch from ``position`` may be sent now. If not, :meth:`synced` must be awaited first.
+
+        A fetch acknowledges the records before its offset. It also acknowledges the start of the log: a
+        DeleteRecords request ends when all followers have sent the new start. If each record must survive a
+        loss of power (``flush.messages`` is 1), the start must survive it, too.
+        """
+        if self.acknowledged_offset() < position.offset:
+            return False
+        return self._log.config.flush_messages > 1 or position.log_start_offset <= self._durable_start
+
     async def synced(self) -> None:
-        """Wait until all records of the log may be acknowledged. Raises ``KafkaError`` when a sync fails."""
+        """Wait until the start and all records of the log may be acknowledged. Raises ``KafkaError`` when a
+        sync fails."""
         log, commit = self._log, self._commit
         if commit is None:
             await log.flush()
+            start_offset = log.offsets.log_start_offset
+            if start_offset > self._durable_start:
+                await log.persist_start()
+                self._durable_start = start_offset
             return
         if log.offsets.flushed_offset < log.log_end_offset:
             commit.plan()  # An earlier incarnation of this broker may have left unsynced records.

@@ -262,8 +262,7 @@ class ReplicaFetcher:
             return None  # The replica is not a follower any more. The replica's host will remove it soon.
         if position.leader_id != self._leader_id:
             return None
-        if following.acknowledged_offset() < position.offset:
-            # A fetch acknowledges the records before its offset, so they must be synced first.
+        if not following.is_synced(position):
             sync = self._hold(followed, following.synced)
             self._syncs.add(sync)
             sync.add_done_callback(self._syncs.discard)

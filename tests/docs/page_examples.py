@@ -44,7 +44,7 @@ REASONS = (
     "it is one of the makefile's targets",
     "it is an outline, not a program",
     "it needs a cluster of Spark: a test of its own submits it",
-    "it needs a store on the network",
+    "it needs segments in the object store: tests of dump-log read some",
     "it needs the store of a lost cluster: a test of its own restores one",
     "it needs scripts of Apache Kafka",
     "it needs several controllers",

@@ -3,7 +3,6 @@ navigation."""
 
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -39,8 +38,3 @@ def test_a_broken_link_ends_the_build(tmp_path: pathlib.Path, target: str) -> No
     done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert done.returncode != 0
     assert "missing" in done.stdout + done.stderr
-
-
-def test_readme_links_to_files_that_exist() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / target).exists(), target

@@ -88,8 +88,8 @@ cluster-kills: $(STAMP) ## Kill random nodes of a cluster under four clients' lo
 list-kills: $(STAMP) ## Kill random nodes of a cluster while transactions append to lists (MINUTES=N)
 	$(BIN)/python tests/integration/list_kills.py --minutes $(or $(MINUTES),10) $(ARGS)
 
-docs: $(STAMP) ## Rewrite the generated pages of docs/ and build the site in build/site
-	$(BIN)/python tools/generate_docs.py
+docs: $(STAMP) ## Rewrite the generated pages of docs/ and build the site in build/site (ARGS=--check: rewrite nothing)
+	$(BIN)/python tools/generate_docs.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 lock: ## Rewrite the lock file from pyproject.toml (needs uv)

@@ -2,10 +2,12 @@
 
 Kafka's own jars and its metadata shell, Spark's connector, Avro's Java library and an S3 server come from
 Maven. The JavaScript clients come from npm, with versions that are pinned in ``tools/clients/``.
-kafka-python's test suite comes from its source distribution, in the version that is installed. Moldau itself
-does not need these clients. The exit code is 1 if one of them is not available.
+kafka-python's test suite comes from its source distribution, in the version that is installed. Mermaid,
+which draws the diagrams of the documentation's site, comes from npm. Moldau itself does not need these
+clients. The exit code is 1 if one of them is not available.
 """
 
+import hashlib
 import importlib.metadata
 import pathlib
 import shutil
@@ -15,6 +17,11 @@ import tarfile
 
 HERE = pathlib.Path(__file__).resolve().parent / "clients"
 TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
+MERMAID_VERSION = "11.17.2"
+MERMAID_SHA512 = (
+    "57a2b70bc101744b0f1595d228c25eea9a50384371b87011afd1af1d7e21878e"
+    "e501b84c443f6a7f8a042bb2e869143150b31af34feab798073bbdda0a578106"
+)
 
 
 def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
@@ -80,6 +87,33 @@ def fetch_node_modules() -> None:
     stamp.write_text(package.read_text())
 
 
+def fetch_mermaid() -> None:
+    """Mermaid's script and its license into ``.tools/mermaid``."""
+    target = TARGET / "mermaid"
+    stamp = target / ".complete"
+    if stamp.exists() and stamp.read_text() == MERMAID_SHA512:
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    subprocess.run(
+        ["npm", "pack", "--silent", f"mermaid@{MERMAID_VERSION}"],
+        cwd=target,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    (archive,) = target.glob("*.tgz")
+    found = hashlib.sha512(archive.read_bytes()).hexdigest()
+    if found != MERMAID_SHA512:
+        raise OSError(f"{archive.name} has the SHA-512 {found}")
+    with tarfile.open(archive) as opened:
+        for name in ("dist/mermaid.min.js", "LICENSE"):
+            content = opened.extractfile(f"package/{name}")
+            assert content is not None
+            (target / pathlib.Path(name).name).write_bytes(content.read())
+    archive.unlink()
+    stamp.write_text(MERMAID_SHA512)
+
+
 def fetch_kafka_python_tests() -> None:
     """kafka-python's own tests into ``.tools/kafka-python/test``. Its wheels do not contain these tests."""
     version = importlib.metadata.version("kafka-python")
@@ -124,6 +158,7 @@ def main() -> int:
         fetch_avro,
         fetch_iceberg,
         fetch_node_modules,
+        fetch_mermaid,
         fetch_kafka_python_tests,
     )
     for fetch in fetches:

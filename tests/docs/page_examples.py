@@ -1,7 +1,7 @@
 """Finds the examples of the documentation in the Markdown files, and runs them against nodes of the test.
 
 ``python tests/docs/page_examples.py`` runs them all in one process, with one JVM. A block of Python, shell
-or TOML is run. A comment before the block can change how it is run. There are three kinds of comments:
+or TOML is run. A comment before the block can change how it is run. There are four kinds of comments:
 
     <!-- not run: REASON -->
         The block is not run. The reason is one of ``REASONS``.
@@ -10,6 +10,9 @@ or TOML is run. A comment before the block can change how it is run. There are t
         the reader knows it.
     <!-- each line in a folder of its own -->
         Each line is run in a separate folder, because the lines are alternatives and not steps.
+    <!-- until it prints a line: COMMAND -->
+        The loop ``while True:`` of the block ends when this command prints a line. If it prints nothing for
+        two minutes, the block fails.
 
 Shell blocks are commands of ``moldau``, run by its ``main`` in this process. Some commands would run until
 they are stopped, or would need a Spark cluster. So that such a command runs once and on this machine, its
@@ -41,7 +44,7 @@ REASONS = (
     "it is one of the makefile's targets",
     "it is an outline, not a program",
     "it needs a cluster of Spark: a test of its own submits it",
-    "it needs a store on the network",
+    "it needs segments in the object store: tests of dump-log read some",
     "it needs the store of a lost cluster: a test of its own restores one",
     "it needs scripts of Apache Kafka",
     "it needs several controllers",
@@ -66,6 +69,8 @@ FILES = {
 }
 """Content of the files that examples need, by name. A file is created in the folder in which the example
 runs."""
+UNTIL = "until it prints a line: "
+LONGEST_LOOP_S = 120
 LEFT_OUT = {"--follow": 0, "--interval": 1, "--master": 1}
 """Options that are removed when an example runs, with the number of values of each option."""
 PROPERTIES = {
@@ -87,6 +92,7 @@ class Block:
     not_run: str | None = None
     before: tuple[str, ...] = ()
     apart: bool = False
+    until: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -103,9 +109,9 @@ class Setting:
 
 
 def pages() -> list[str]:
-    """The pages that show commands: the README, and the documentation without the pages about the code."""
-    found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")]
-    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
+    """All pages of the documentation, the README and the page for contributors."""
+    found = (ROOT / "docs").rglob("*.md")
+    return ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
 
 
 def blocks_of(page: str) -> Iterator[Block]:
@@ -136,6 +142,7 @@ def _block(page: str, lines: list[str], start: int, end: int) -> Block:
         reasons[0] if reasons else None,
         tuple(mark.removeprefix("before: ") for mark in marks if mark.startswith("before: ")),
         "each line in a folder of its own" in marks,
+        tuple(mark.removeprefix(UNTIL) for mark in marks if mark.startswith(UNTIL)),
     )
 
 
@@ -150,6 +157,10 @@ def run_block(block: Block, setting: Setting) -> None:
         prepare(block, setting)
     text = block.text.replace(ADDRESS, setting.address)
     if block.language == "python":
+        for command in block.until:
+            assert "while True:" in text
+            text = text.replace("while True:", "for _ in rounds:")
+            setting.names["rounds"] = rounds_until(command, setting)
         exec(compile(text, block.name, "exec"), setting.names)
     elif block.language == "toml":
         pathlib.Path("example.toml").write_text(text)
@@ -170,6 +181,14 @@ def run_block(block: Block, setting: Setting) -> None:
                 os.chdir(home)
 
 
+def rounds_until(command: str, setting: Setting) -> Iterator[None]:
+    """Iterate until the command prints something. Raises ``AssertionError`` after two minutes."""
+    deadline = time.monotonic() + LONGEST_LOOP_S
+    while not run_command(command, setting):
+        assert time.monotonic() < deadline, f"{command} printed nothing"
+        yield
+
+
 def prepare(block: Block, setting: Setting) -> None:
     """Create the files that a block needs in the current folder, and run the commands of its ``before``
     comments."""
@@ -179,12 +198,12 @@ def prepare(block: Block, setting: Setting) -> None:
         run_command(command, setting)
 
 
-def run_command(line: str, setting: Setting) -> None:
+def run_command(line: str, setting: Setting) -> str:
     """Run a line of a shell. It is ``moldau …``, a pipe that may begin with ``echo …``, or ``NAME=$(moldau
-    …)``."""
+    …)``. Returns the output."""
     if assigned := re.fullmatch(r"(\w+)=\$\((.*)\)", line.strip()):
         setting.variables[assigned[1]] = _moldau(shlex.split(assigned[2])[1:], "").strip()
-        return
+        return ""
     for name, value in setting.variables.items():
         line = line.replace(f"${name}", value)
     words = shlex.split(line, comments=True)
@@ -195,13 +214,15 @@ def run_command(line: str, setting: Setting) -> None:
         end = words.index("|") if "|" in words else len(words)
         given = _run_words(words[:end], given)
         words = words[end + 1 :]
+    return given
 
 
 def _run_words(words: list[str], given: str) -> str:
     """Run one command of a pipe with its input. Returns its output."""
     if words[0] == "echo":
         return words[1] + "\n"
-    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the test has already started a node
+    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):
+        # The test has already started a node. ``test_page_commands.py`` parses this line.
         return ""
     assert words[0] == "moldau", f"not a command of moldau: {words}"
     left: list[str] = []
@@ -251,6 +272,7 @@ def run_page(page: str, root: str) -> int:
                     print(f"  {time.monotonic() - began:.1f} s", flush=True)
                     count += 1
         finally:
+            setting.names.clear()  # closes clients that are still connected
             os.chdir(home)
     return count
 

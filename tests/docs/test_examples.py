@@ -12,12 +12,14 @@ from page_examples import LANGUAGES, REASONS, blocks_of, pages, to_run
 from moldau.pipeline.requirements import missing_java, missing_packages
 
 NOT_RUN = {
-    "README.md": 2,
-    "docs/benchmarks.md": 5,
+    "CONTRIBUTING.md": 1,
+    "README.md": 1,
+    "docs/architecture/adding.md": 1,
+    "docs/benchmarks-measurements.md": 4,
+    "docs/benchmarks.md": 1,
     "docs/howto/backup.md": 2,
     "docs/howto/controllers.md": 2,
     "docs/howto/iceberg.md": 1,
-    "docs/howto/transactions.md": 2,
     "docs/operations.md": 1,
     "docs/pipeline.md": 2,
     "docs/start.md": 2,

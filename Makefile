@@ -54,6 +54,7 @@ check: $(STAMP) ## Check format, lint, types, calls in tests, floors, defaults, 
 	$(BIN)/python tools/check_test_calls.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_imports.py
+	$(BIN)/python tools/check_purity.py
 	$(BIN)/python tools/check_defaults.py
 	$(BIN)/python tools/check_size.py
 	$(BIN)/python tools/check_voice.py

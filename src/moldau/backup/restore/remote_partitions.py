@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from moldau.backup.restore.tiered_logs import RemoteChain, RemoteSegments, remote_chain
+from moldau.backup.restore.remote_segments import RemoteChain, RemoteSegments, remote_chain
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import InputPartition
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.source.options import SourceOptions, check_streaming
 from moldau.pipeline.source.snapshot import (
     ChosenTopic,

@@ -37,7 +37,11 @@ logger = logging.getLogger(__name__)
 class StreamPlanner:
     """Plans the batches of a query."""
 
-    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251 - Spark's process has no event loop
+    ) -> None:
         check_streaming(options)
         self._options = options
         self._monotonic = monotonic

@@ -1,4 +1,4 @@
-"""The plans of consolidation: an engine gets a plan, builds its segments, and reports their copies. Pure."""
+"""The work of an engine: the plan that it gets, the copies that it reports, and the results. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

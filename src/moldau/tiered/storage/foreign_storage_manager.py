@@ -12,8 +12,13 @@ from typing import Final, TypeVar
 from moldau.objects.fence import NoFence, StoreFence
 from moldau.objects.storage import StorageError
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
-from moldau.tiered.storage.segment_files import Buffer, IndexType, LogSegmentData
-from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
+from moldau.tiered.storage.storage_manager import (
+    Buffer,
+    IndexType,
+    LogSegmentData,
+    RemoteStorageError,
+    RemoteStorageManager,
+)
 
 __all__ = ["METHODS", "ForeignStorageManager"]
 

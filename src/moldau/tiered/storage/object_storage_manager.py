@@ -39,8 +39,13 @@ from moldau.tiered.storage.object_layout import (
     segment_keys,
     segment_stem,
 )
-from moldau.tiered.storage.segment_files import Buffer, IndexType, LogSegmentData
-from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
+from moldau.tiered.storage.storage_manager import (
+    Buffer,
+    IndexType,
+    LogSegmentData,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 
 __all__ = ["DEFAULT_PREFIX", "ObjectStorageManager", "open_object_storage_manager"]
 

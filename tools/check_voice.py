@@ -74,6 +74,18 @@ def riddles(name: str, source: str) -> Iterator[str]:
                 yield f"{name}:{line}: {word!r}: write {better}"
 
 
+def crowded_folders(names: Iterable[str]) -> Iterator[str]:
+    """Folders that have many files. ``names`` are file names. Generated messages do not count."""
+    counts = collections.Counter(
+        name.rpartition("/")[0]
+        for name in names
+        if not name.startswith(GENERATED) and not name.endswith("/__init__.py")
+    )
+    for folder, count in sorted(counts.items()):
+        if count > FOLDER_FILES[folder.partition("/")[0]]:
+            yield f"{folder} has {count} files: are there sub-rooms in it?"
+
+
 def imported_files(source: str, files: Collection[str]) -> set[str]:
     """The files of ``files`` that a module imports. Imports must be absolute."""
     names: set[str] = set()
@@ -107,18 +119,6 @@ def small_files(sources: Mapping[str, str]) -> Iterator[str]:
         (importer,) = found
         if not importer.endswith("/__init__.py"):
             yield f"{name} has {lines} lines, and only {importer} imports it: can it join a file of its noun?"
-
-
-def crowded_folders(names: Iterable[str]) -> Iterator[str]:
-    """Folders that have many files. ``names`` are file names. Generated messages do not count."""
-    counts = collections.Counter(
-        name.rpartition("/")[0]
-        for name in names
-        if not name.startswith(GENERATED) and not name.endswith("/__init__.py")
-    )
-    for folder, count in sorted(counts.items()):
-        if count > FOLDER_FILES[folder.partition("/")[0]]:
-            yield f"{folder} has {count} files: are there sub-rooms in it?"
 
 
 def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:

@@ -47,13 +47,14 @@ $(OLDEST_SPARK)/.installed: requirements/spark-oldest.lock $(STAMP)
 test-oldest-spark: $(OLDEST_SPARK)/.installed ## Run the tests marked every_spark on the oldest supported Spark
 	$(OLDEST_SPARK)/bin/python -m pytest -m every_spark tests/pipeline $(ARGS)
 
-check: $(STAMP) ## Check format, lint, types, calls in tests, floors, defaults, sizes and double names; warn about words
+check: $(STAMP) ## Check format, lint, types, calls in tests, floors, purity, defaults and names; warn about sizes and words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python tools/check_test_calls.py
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_imports.py
+	$(BIN)/python tools/check_purity.py
 	$(BIN)/python tools/check_defaults.py
 	$(BIN)/python tools/check_size.py
 	$(BIN)/python tools/check_voice.py

@@ -6,7 +6,7 @@ import tempfile
 from typing import Any
 
 from bench.brokers import Broker, Moldau
-from bench.cluster import FULL_CLUSTER, QUICK_CLUSTER, bench_cluster
+from bench.cluster.measurements import FULL_CLUSTER, QUICK_CLUSTER, bench_cluster
 from bench.cluster.replication import FULL_REPLICATION, QUICK_REPLICATION, bench_replication
 from bench.consolidation import bench_consolidation
 from bench.diskless import DEFAULT_STORES, bench_diskless

@@ -1,19 +1,13 @@
 """Fail if modules import each other in a circle, if a module of the server imports too many other modules of
-the server, or if a kind of coordinator imports another kind. Also fail if a pure module imports a module that
-is not pure.
+the server, or if a kind of coordinator imports another kind.
 
-A module or package is pure if its docstring says "Pure." For a package, this includes all its modules.
 Imports that are needed only for types count, too. The only exception is a circle of such imports between
 modules of the same group in ``CIRCLES_OF_TYPES``. See docs/decisions/0021-circles-of-types.md.
 """
 
-import ast
-import functools
 import graphlib
-import pathlib
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import grimp
@@ -46,59 +40,21 @@ COMPOSITION: Final = "moldau.server.composition"
 
 COORDINATORS: Final = "moldau.coordinators"
 """Each package in this package is a kind of coordinator."""
-IMPURE: Final = frozenset(
-    {
-        "apsw",
-        "asyncio",
-        "concurrent",
-        "fcntl",
-        "glob",
-        "http",
-        "multiprocessing",
-        "obstore",
-        "os",
-        "pathlib",
-        "queue",
-        "random",
-        "secrets",
-        "select",
-        "selectors",
-        "shutil",
-        "signal",
-        "socket",
-        "socketserver",
-        "sqlite3",
-        "ssl",
-        "subprocess",
-        "tempfile",
-        "threading",
-        "time",
-        "urllib",
-        "uvloop",
-    }
-)
-"""Modules that use an event loop, a file, a socket, a clock, a thread or randomness."""
-TOOLS: Final = frozenset({"moldau.protocol.generate"})
-"""Tools inside a pure package. They need not be pure. They are in the same folder as the code that they
-generate."""
-SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
 
 Imports = Mapping[str, frozenset[str]]
 
 
-def imports(*, with_types: bool, external: bool = False) -> Imports:
-    """The imports of each module of the package. They include modules of other packages only if ``external``
-    is true.
+def imports(*, with_types: bool) -> Imports:
+    """The imports of each module of the package.
 
     Each kind of graph has its own cache folder. A cache stores the times of the files that were read. If two
     kinds shared a folder and only one kind had read the changed files, the cache would seem to be current for
     the other kind, too.
     """
-    kind = ("all" if with_types else "running") + ("-external" if external else "")
+    kind = "all" if with_types else "running"
     graph = grimp.build_graph(
         PACKAGE,
         exclude_type_checking_imports=not with_types,
-        include_external_packages=external,
         cache_dir=f".import_linter_cache/{kind}",
     )
     return {name: frozenset(graph.find_modules_directly_imported_by(name)) for name in sorted(graph.modules)}
@@ -130,26 +86,6 @@ def joined(graph: Imports, groups: Iterable[tuple[str, ...]]) -> Imports:
         others = {name_of[each] for each in imported} - {name_of[name]}
         found.setdefault(name_of[name], set()).update(others)
     return {name: frozenset(imported) for name, imported in found.items()}
-
-
-@functools.cache
-def says_pure(module: str) -> bool:
-    """Whether the docstring of a module, or of a package around it, says that it is pure."""
-    path = SOURCES / module.replace(".", "/")
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    text = ast.get_docstring(ast.parse(file.read_text())) or ""
-    if re.search(r"\bPure[.:]", text):
-        return True
-    package, _, _ = module.rpartition(".")
-    return bool(package) and says_pure(package)
-
-
-def impurities(everything: Imports, is_pure: Callable[[str], bool]) -> Iterator[str]:
-    """One line for each pure module that imports a module that is not pure. ``everything`` also contains
-    external modules."""
-    for name, imported in everything.items():
-        if is_in(name, [PACKAGE]) and name not in TOOLS and (found := imported & IMPURE) and is_pure(name):
-            yield f"{name} says that it is pure, and imports {', '.join(sorted(found))}"
 
 
 def related_kinds(typed: Imports) -> Iterator[str]:
@@ -185,7 +121,6 @@ def findings(typed: Imports, executed: Imports) -> Iterator[str]:
 def main() -> int:
     typed = imports(with_types=True)
     found = list(findings(typed, imports(with_types=False)))
-    found += impurities(imports(with_types=True, external=True), says_pure)
     print("\n".join(found) or f"{len(typed)} modules, no circle of imports")
     return bool(found)
 

@@ -12,14 +12,15 @@ import fnmatch
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ("src/moldau", "src/pyspark_moldau")
 GENERATED = "src/moldau/protocol/messages/"
 """The folder of the generated messages. Nested types of several messages may have the same name there,
 because the names are Kafka's own."""
-FOLDER_FILES = 15
+FOLDER_FILES = {"src": 15, "bench": 20, "tests": 20}
+"""Number of files in a folder from which sub-folders are better. ``__init__.py`` does not count."""
 SMALL_FILE_LINES = 40
 FAMILIES = {
     "src/moldau/cluster/decisions/*.py": "one file for each subject of the controller's decisions",
@@ -73,6 +74,18 @@ def riddles(name: str, source: str) -> Iterator[str]:
                 yield f"{name}:{line}: {word!r}: write {better}"
 
 
+def crowded_folders(names: Iterable[str]) -> Iterator[str]:
+    """Folders that have many files. ``names`` are file names. Generated messages do not count."""
+    counts = collections.Counter(
+        name.rpartition("/")[0]
+        for name in names
+        if not name.startswith(GENERATED) and not name.endswith("/__init__.py")
+    )
+    for folder, count in sorted(counts.items()):
+        if count > FOLDER_FILES[folder.partition("/")[0]]:
+            yield f"{folder} has {count} files: are there sub-rooms in it?"
+
+
 def imported_files(source: str, files: Collection[str]) -> set[str]:
     """The files of ``files`` that a module imports. Imports must be absolute."""
     names: set[str] = set()
@@ -119,7 +132,6 @@ def findings() -> tuple[list[str], list[str]]:
     """Errors about names, and warnings. The warnings about docstrings come first."""
     warnings: list[str] = []
     places: dict[str, list[str]] = collections.defaultdict(list)
-    files: collections.Counter[str] = collections.Counter()
     sources: dict[str, str] = {}
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -127,13 +139,12 @@ def findings() -> tuple[list[str], list[str]]:
             if name.startswith(GENERATED):
                 continue
             sources[name] = source
-            files[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
             warnings += riddles(name, source)
             for one, place in class_names(name, source):
                 places[one].append(place)
-    for folder, count in sorted(files.items()):
-        if count > FOLDER_FILES:
-            warnings.append(f"{folder} has {count} files: are there sub-rooms in it?")
+    warnings += crowded_folders(
+        str(path.relative_to(ROOT)) for root in FOLDER_FILES for path in (ROOT / root).rglob("*.py")
+    )
     warnings += small_files(sources)
     return list(double_names(places)), warnings
 

@@ -4,7 +4,7 @@ import pathlib
 import time
 from typing import Final
 
-from bench.cluster import MANY_TOPICS, create_many
+from bench.cluster.measurements import MANY_TOPICS, create_many
 from bench.cluster.nodes import MoldauNodes
 from bench.cluster.replication import running
 from bench.diskless_cluster.leadership import spread_coordinators

@@ -26,6 +26,18 @@ def check_imports() -> ModuleType:
 
 
 @pytest.fixture
+def check_purity() -> ModuleType:
+    """A freshly loaded module ``tools/check_purity.py``."""
+    return load("check_purity")
+
+
+@pytest.fixture
+def check_size() -> ModuleType:
+    """A freshly loaded module ``tools/check_size.py``."""
+    return load("check_size")
+
+
+@pytest.fixture
 def check_defaults() -> ModuleType:
     """A freshly loaded module ``tools/check_defaults.py``."""
     return load("check_defaults")

@@ -63,12 +63,24 @@ def test_a_changed_module_is_read_again_for_each_kind_of_graph(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(check_imports, "PACKAGE", "changing")
-    kinds = [(with_types, external) for with_types in (False, True) for external in (False, True)]
-    for with_types, external in kinds:
-        check_imports.imports(with_types=with_types, external=external)
+    for with_types in (False, True):
+        check_imports.imports(with_types=with_types)
     importer.write_text("import changing.two\n")
     written_s = importer.stat().st_mtime + 10
     os.utime(importer, (written_s, written_s))
-    for with_types, external in kinds:
-        found = check_imports.imports(with_types=with_types, external=external)
+    for with_types in (False, True):
+        found = check_imports.imports(with_types=with_types)
         assert found["changing.importer"] == {"changing.two"}
+
+
+def test_kinds_of_coordinators_do_not_import_each_other(check_imports: ModuleType) -> None:
+    typed = {
+        "moldau.coordinators.one.shard": frozenset(
+            {"moldau.coordinators.other.codec", "moldau.coordinators.kind"}
+        ),
+        "moldau.coordinators.one.codec": frozenset({"moldau.coordinators.one.shard"}),
+        "moldau.coordinators.other.codec": frozenset[str](),
+        "moldau.coordinators.kind": frozenset[str](),
+    }
+    (found,) = check_imports.related_kinds(typed)
+    assert found.startswith("moldau.coordinators.one.shard imports moldau.coordinators.other.codec")

@@ -83,6 +83,18 @@ def test_interfaces_entry_points_and_members_of_families_may_be_small() -> None:
     assert not list(check_voice.small_files(of_member))
 
 
+def test_a_folder_with_many_files_is_named() -> None:
+    files = [f"src/moldau/room/file{number}.py" for number in range(16)]
+    assert list(check_voice.crowded_folders(files)) == [
+        "src/moldau/room has 16 files: are there sub-rooms in it?"
+    ]
+    assert not list(check_voice.crowded_folders([*files[1:], "src/moldau/room/__init__.py"]))
+    assert not list(check_voice.crowded_folders([f"tests/room/{number}.py" for number in range(20)]))
+    assert not list(
+        check_voice.crowded_folders([f"{check_voice.GENERATED}{number}.py" for number in range(99)])
+    )
+
+
 def test_every_family_has_several_files() -> None:
     for pattern in check_voice.FAMILIES:
         names = (str(path.relative_to(ROOT)) for path in ROOT.glob("src/moldau/**/*.py"))

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from saved_cluster import SavedCluster
 
-from moldau.backup.restore.remote_partitions import end_of_deleted
+from moldau.backup.restore.remote_segments import end_of_deleted
 from moldau.cluster.image.log_generations import LogGenerations
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState as State
 from moldau.tiered.metadata.segments import (

@@ -8,13 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.backup.restore.tiered_logs import (
-    RemoteChain,
-    RemoteSegments,
-    TieredLog,
-    remote_chain,
-    write_tiered_logs,
-)
+from moldau.backup.restore.remote_segments import RemoteChain, RemoteSegments, remote_chain
+from moldau.backup.restore.tiered_logs import TieredLog, write_tiered_logs
 from moldau.backup.restore.transactions import DecidedCommit
 from moldau.runtime import Machine
 from moldau.storage.folders.checkpoint import format_checkpoint

@@ -23,8 +23,8 @@ from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsR
 from moldau.runtime import ErrorCode, Machine
 from moldau.testing import Node
 from moldau.tiered.consolidation.building import build_segments, copy_segment
-from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import lay_out_units
+from moldau.tiered.consolidation.work import BuiltCopy
 from moldau.tiered.storage.object_storage_manager import open_object_storage_manager
 
 PARTITIONS, RECORDS = 3, 600

@@ -29,7 +29,7 @@ from moldau.records.timestamp_search import (
 )
 from moldau.records.varint import encode_varint, read_varlong
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import exhaust
+from moldau.runtime.steps import exhaust
 from moldau.storage.log.admission import admit
 from moldau.storage.log.config import LogConfig
 

@@ -24,7 +24,7 @@ from moldau.records.control import (
 )
 from moldau.records.recompression import TargetCompression, recompressed
 from moldau.records.record import open_batch
-from moldau.runtime.fair_lane import exhaust
+from moldau.runtime.steps import exhaust
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 

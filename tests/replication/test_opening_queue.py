@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from moldau.replication.appending.slow_batches import OpeningQueue
 from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, UnexpectedErrors
-from moldau.runtime.fair_lane import FairLane, NextTurn
+from moldau.runtime.fair_lane import FairLane
+from moldau.runtime.steps import NextTurn
 
 
 @dataclass(eq=False)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from moldau.runtime.fair_lane import ClientGoneError, FairLane, NextTurn, Steps, exhaust
+from moldau.runtime.fair_lane import ClientGoneError, FairLane
+from moldau.runtime.steps import NextTurn, Steps, exhaust
 from moldau.runtime.workers import InlineWorkers, ThreadWorkers
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from moldau.runtime import LocalDisk
 from moldau.storage.folders.checkpoint import CheckpointError
-from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
+from moldau.storage.log.files.leader_epoch_file import LeaderEpochFile
+from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochs
 
 # Groups of records. Each group is a pair: the difference from the previous epoch, and the number of records.
 RUNS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), max_size=8)

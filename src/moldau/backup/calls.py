@@ -5,25 +5,17 @@ The module has the messages of the call and its declaration.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from moldau.backup.cut_format import LogId, LogPiece, ObjectPart
+from moldau.backup.logs_to_save import LogsToSave, LogToSave, SavedLog
 from moldau.network.own_calls import BrokerCall, Fields
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
 
-__all__ = [
-    "CALLS",
-    "REQUEST",
-    "RESPONSE",
-    "SAVE_LOGS",
-    "LogSaving",
-    "LogToSave",
-    "LogsToSave",
-    "SavedLog",
-]
+__all__ = ["CALLS", "REQUEST", "RESPONSE", "SAVE_LOGS", "LogSaving", "LogToSave", "LogsToSave", "SavedLog"]
 
 
 @message
@@ -103,39 +95,6 @@ class SaveLogsResponse(Message):
     """If one log has an error, the whole call fails, because a cut must contain all logs."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     logs: Sequence[SaveLogsResult] = wire([SaveLogsResult], default=())
-
-
-class LogToSave(NamedTuple):
-    """A log that must be saved, and the end offset up to which the last complete cut contains the log. The
-    fields are the same as in :class:`SaveLogsLog`.
-    """
-
-    log_id: LogId
-    leader_epoch: int
-    saved_end_offset: int = -1
-    saved_epoch: int = -1
-    from_offset: int = -1
-
-
-class LogsToSave(NamedTuple):
-    """Logs that one broker leads, and a prefix for the keys of the objects that the broker stores."""
-
-    object_key: str
-    rounds: int
-    """The number of times that the caller has already saved all logs."""
-    logs: Sequence[LogToSave]
-    """The logs to save; empty for a broker that leads none of the logs. A request without logs only informs
-    the broker that a new round begins."""
-    maker: str = ""
-    """A unique name of the caller. The caller takes a new name whenever it counts its rounds from 0 again."""
-
-
-class SavedLog(NamedTuple):
-    """The pieces that were stored for a log. ``pieces`` is empty when the log has no new records."""
-
-    log_id: LogId
-    begins_anew: bool
-    pieces: Sequence[LogPiece]
 
 
 class LogSaving(Protocol):

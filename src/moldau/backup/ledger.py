@@ -4,8 +4,8 @@ the cuts uses it. Pure."""
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from moldau.backup.calls import LogToSave, SavedLog
 from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.backup.logs_to_save import LogToSave, SavedLog
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.runtime import ErrorCode, KafkaError
 

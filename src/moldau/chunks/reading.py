@@ -28,7 +28,7 @@ from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import LEADER_EPOCHS, PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.auxiliary_state import AuxiliaryState
-from moldau.storage.log.leader_epochs import parse_leader_epochs
+from moldau.storage.log.files.leader_epoch_file import parse_leader_epochs
 from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, decode_producer_snapshot
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from moldau.client.cluster import Client
 from moldau.network.client.node_connection import NodeAddress
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation.calls import LeaseCall, NetworkConsolidation, PlanCall, PublishCall
-from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment
+from moldau.tiered.consolidation.work import BuiltCopy, HeldPlan, Plan, PublishedSegment
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.storage_manager import RemotePlace
 

@@ -20,7 +20,6 @@ batch. The footer repeats these CRCs.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from mmap import mmap
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -119,7 +118,7 @@ def footer_size_bytes(run_count: int, batch_count: int) -> int:
 
 
 def write_tail(
-    target: bytearray | memoryview | mmap,
+    target: bytearray | memoryview,
     data_size_bytes: int,
     runs: Sequence[tuple[UUID, int, int, Sequence[BatchHeader]]],
     *,

@@ -32,7 +32,8 @@ def leave_python_before_exit() -> None:
 def _wait() -> None:
     quiet = 0
     for _ in range(_LOOKS_MAX):
-        time.sleep(_LOOK_EVERY_S)  # the threads run Python code during the sleep
+        # The threads run Python code during the sleep. No event loop runs at the exit of the process.
+        time.sleep(_LOOK_EVERY_S)  # noqa: TID251
         quiet = 0 if any(map(_hands_over, sys._current_frames().values())) else quiet + 1
         if quiet == _QUIET_LOOKS:
             return

@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
 from moldau.pipeline.source.columns import Columns, schema_of_a_topic
 from moldau.pipeline.source.filters import Narrowing

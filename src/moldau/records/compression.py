@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 import cramjam
 
 from moldau.records.errors import InvalidRecordError, OpenedSizeError
-from moldau.runtime.fair_lane import NextTurn, Steps
+from moldau.runtime.steps import NextTurn, Steps
 
 __all__ = [
     "DECOMPRESSED_BYTES_FLOOR",

@@ -10,7 +10,7 @@ from moldau.records.batch import COMPRESSION_MASK, DELETE_HORIZON_BIT, BatchHead
 from moldau.records.compression import Compression, compress_in_turn
 from moldau.records.rewriting import assemble_batch
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Steps
+from moldau.runtime.steps import Steps
 
 __all__ = ["TargetCompression", "recompressed"]
 

@@ -8,7 +8,7 @@ from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
 from moldau.records.errors import InvalidRecordError
 from moldau.records.unpacking import RECORDS_A_STEP, open_in_turn
 from moldau.records.varint import read_varlong, wrapped
-from moldau.runtime.fair_lane import NextTurn, Steps
+from moldau.runtime.steps import NextTurn, Steps
 
 __all__ = [
     "Choice",

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.records.batch import BatchHeader, Buffer
 from moldau.records.errors import OpenedSizeError
 from moldau.records.record import open_batch
-from moldau.runtime.fair_lane import NextTurn, Steps
+from moldau.runtime.steps import NextTurn, Steps
 
 __all__ = ["RECORDS_A_STEP", "open_in_turn"]
 

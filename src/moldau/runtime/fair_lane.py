@@ -6,34 +6,23 @@ step of its own, a client therefore waits for at most one step of each other cli
 other clients are expensive. The jobs of one client run in order. Clients on one host with one principal form
 a group, so that many connections do not give a client a larger share.
 
-A job that needs much memory yields :attr:`NextTurn.LARGE`. Only one such job continues at a time. Other large
-jobs wait, and jobs that need little memory overtake them.
+A job that needs much memory yields ``NextTurn.LARGE`` (:mod:`moldau.runtime.steps`). Only one such job
+continues at a time. Other large jobs wait, and jobs that need little memory overtake them.
 """
 
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Generator, Hashable
-from enum import Enum
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Hashable
+from typing import Any, Final, Protocol, TypeVar
 
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.steps import NextTurn, Steps
 from moldau.runtime.workers import Workers
 
-__all__ = ["ClientGoneError", "FairClient", "FairLane", "NextTurn", "Steps", "exhaust"]
+__all__ = ["ClientGoneError", "FairClient", "FairLane"]
 
 T = TypeVar("T")
-
-
-class NextTurn(Enum):
-    """The value that a job yields at the end of a step."""
-
-    NEXT = "the steps of other clients may run"
-    LARGE = "the next step takes much memory, up to the end of the job"
-
-
-Steps: TypeAlias = Generator[NextTurn, None, T]
-"""A job in steps of some milliseconds. The generator returns the job's result."""
 
 
 class FairClient(Protocol):
@@ -59,15 +48,6 @@ class ClientGoneError(KafkaError):
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.network_exception, "the connection is closed")
-
-
-def exhaust(steps: Steps[T]) -> T:
-    """Run a job to its end, immediately."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return cast(T, done.value)
 
 
 class _Job:

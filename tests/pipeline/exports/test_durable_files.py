@@ -16,8 +16,8 @@ from exporting import FORMATS, create_topic, produce_values, run_here
 import moldau.testing
 from moldau.pipeline.export.catalogs import CATALOG_FILE
 from moldau.pipeline.export.job import ExportJob, export_once
-from moldau.pipeline.reading.sink_keys import SINK_PREFIX
 from moldau.pipeline.sink.store import FileSinkStore
+from moldau.pipeline.sink_keys import SINK_PREFIX
 
 
 class Synced:

@@ -32,7 +32,7 @@ from moldau.pipeline.export.parquet import ParquetFolder, export_parquet
 from moldau.pipeline.export.rounds import Request
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.reading.fetching import find_bounds
-from moldau.pipeline.reading.planning import TopicSource
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.unit_runs import Lag
 from moldau.runtime.errors import KafkaError
 

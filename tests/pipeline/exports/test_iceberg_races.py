@@ -20,7 +20,7 @@ from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.progress import StartAt, find_starts
 from moldau.pipeline.export.rounds import Request
 from moldau.pipeline.reading.fetching import find_bounds
-from moldau.pipeline.reading.planning import Bounds, TopicSource
+from moldau.pipeline.reading.topic_source import Bounds, TopicSource
 from moldau.pipeline.values.formats import json_format
 
 VALUES = [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']

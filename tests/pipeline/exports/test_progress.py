@@ -10,7 +10,8 @@ pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]
 
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.progress import ExportedSpan, lag_records, next_round, parse_start_at
-from moldau.pipeline.reading.planning import Bounds, OffsetRange
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import Bounds
 
 
 def bounds(starts: dict[int, int], ends: dict[int, int]) -> Bounds:

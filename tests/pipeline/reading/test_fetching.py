@@ -3,7 +3,8 @@
 from moldau.client.cluster import Client
 from moldau.network.client.node_connection import NodeAddress
 from moldau.pipeline.reading.broker import BrokerReader
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch

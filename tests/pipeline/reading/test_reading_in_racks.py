@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import moldau.testing
 from moldau.client.cluster import Client, parse_bootstrap
 from moldau.pipeline.reading.broker import BrokerReader
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.records.batch import parse_header
 from moldau.runtime.errors import ErrorCode, KafkaError

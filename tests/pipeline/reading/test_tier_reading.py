@@ -26,8 +26,9 @@ from moldau.pipeline.reading import wal as wal_reading
 from moldau.pipeline.reading.decoding import FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.object_ranges import MappedFiles
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier import TierPartitionReader
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.source.options import parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, pin
 from moldau.pipeline.source.units import ask

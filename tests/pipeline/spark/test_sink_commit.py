@@ -23,12 +23,12 @@ from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import Buffer
 from moldau.pipeline.reading.decoding import decode_found
 from moldau.pipeline.reading.fetching import fetch_found
-from moldau.pipeline.reading.sink_keys import part_key
 from moldau.pipeline.sink import commit as commit_module
 from moldau.pipeline.sink.commit import MARKERS_KEPT, CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
 from moldau.pipeline.sink.rows import BatchBuilder, Routing, lay_out_object
 from moldau.pipeline.sink.store import FileSinkStore, SinkStore, open_sink_store
+from moldau.pipeline.sink_keys import part_key
 from moldau.pipeline.source.options import parse_options
 from moldau.pipeline.source.snapshot import pin
 from moldau.records.compression import Compression

@@ -43,8 +43,8 @@ from moldau.tiered.consolidation.calls import (
     PlanCall,
     PublishCall,
 )
-from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
+from moldau.tiered.consolidation.work import BuiltCopy
 from moldau.tiered.metadata.calls import METADATA_CALLS
 from moldau.tiered.storage.storage_manager import RemotePlace
 

@@ -12,9 +12,9 @@ from moldau.objects import FaultyStorage
 from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.engine import EngineSettings
-from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.plan import SegmentRules
+from moldau.tiered.consolidation.work import BuiltCopy
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.removal.remote_retention import Retention

@@ -15,7 +15,6 @@ from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGeneration
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.protocol.own.consolidation.plan import ConsolidationPlanResponse
 from moldau.tiered.consolidation.consolidated_retention import expired_before, readable_chain
-from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
 from moldau.tiered.consolidation.plan import (
     GatheredSegment,
     PlannedSegment,
@@ -26,6 +25,7 @@ from moldau.tiered.consolidation.plan import (
 )
 from moldau.tiered.consolidation.steps import decide
 from moldau.tiered.consolidation.wire import as_plan, plan_fields
+from moldau.tiered.consolidation.work import HeldPlan, Plan, PlannedWork
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import (
     EpochStart,

@@ -7,7 +7,7 @@ from test_consolidation_kills import GRACE_MS, RULES, furnished, orphan_scan, se
 
 from moldau.runtime import ErrorCode, InlineWorkers
 from moldau.tiered.consolidation.building import build_segments, copy_segment
-from moldau.tiered.consolidation.leader import BuiltCopy
+from moldau.tiered.consolidation.work import BuiltCopy
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 

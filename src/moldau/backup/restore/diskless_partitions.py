@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from moldau.backup.cut_format import LogId
-from moldau.backup.restore.remote_partitions import end_of_deleted
-from moldau.backup.restore.tiered_logs import RemoteSegments
+from moldau.backup.restore.remote_segments import RemoteSegments, end_of_deleted
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC

@@ -28,15 +28,10 @@ from moldau.backup.restore.recommit import (
     find_objects,
     list_objects,
 )
-from moldau.backup.restore.remote_partitions import remote_chains, without_tier
+from moldau.backup.restore.remote_segments import RemoteChain, RemoteSegments, remote_chains, without_tier
 from moldau.backup.restore.revoked_commits import SavedDecisions
 from moldau.backup.restore.saved_state import metadata_of, pieces_of, problems_of
-from moldau.backup.restore.tiered_logs import (
-    RemoteChain,
-    RemoteSegments,
-    TieredLog,
-    write_tiered_logs,
-)
+from moldau.backup.restore.tiered_logs import TieredLog, write_tiered_logs
 from moldau.backup.restore.transactions import DecidedCommit, abort_strays, fence_producers
 from moldau.backup.store_generations import begin_generation, latest_generation
 from moldau.backup.stored_cuts import FoundCut, StoredCuts

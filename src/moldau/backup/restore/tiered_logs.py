@@ -11,16 +11,15 @@ Therefore the restore aborts the transaction, except if the restored coordinator
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.backup.cut_format import LogPiece
 from moldau.backup.restore.open_producers import abort_marker, open_producers
+from moldau.backup.restore.remote_segments import RemoteChain
 from moldau.backup.restore.transactions import DecidedCommit
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
-from moldau.records.batch import check_batch, iter_headers, parse_header
-from moldau.records.record import iter_records
+from moldau.records.batch import parse_header
 from moldau.runtime import Machine
 from moldau.storage.folders.checkpoint import write_offset_checkpoint
 from moldau.storage.folders.file_names import LOG_START_OFFSETS, folder_of
@@ -30,96 +29,16 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
-from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
-from moldau.tiered.metadata.records import decode_event
 from moldau.tiered.metadata.segments import (
-    RemoteLogMetadata,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
 from moldau.tiered.restoring import fetch_auxiliary_state
 from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
 
-__all__ = ["RemoteChain", "RemoteSegments", "TieredLog", "WrittenLogs", "remote_chain", "write_tiered_logs"]
+__all__ = ["TieredLog", "WrittenLogs", "write_tiered_logs"]
 
 _CONFIG: Final = LogConfig(remote_storage_enable=True)
-
-
-class RemoteSegments:
-    """The remote segments that the saved logs of ``__remote_log_metadata`` list."""
-
-    def __init__(self) -> None:
-        self._segments: dict[TopicIdPartition, dict[UUID, RemoteLogSegmentMetadata]] = defaultdict(dict)
-
-    async def add(self, pieces: AsyncIterator[tuple[LogPiece, memoryview]]) -> None:
-        """Apply the events of a log. Raises ``StorageError`` and ``KafkaError``."""
-        async for _, content in pieces:
-            for position, header in iter_headers(content):
-                check_batch(content, position)
-                if header.is_control:
-                    continue
-                for record in iter_records(content[position : position + header.size_bytes]):
-                    if record.value is not None:
-                        self.apply(decode_event(record.value))
-
-    def apply(self, event: RemoteLogMetadata) -> None:
-        """Apply an event. An event that contradicts the state is ignored, as in a running cluster."""
-        if isinstance(event, RemoteLogSegmentMetadata):
-            self._segments[event.topic_id_partition].setdefault(event.id.id, event)
-        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
-            known = self._segments[event.topic_id_partition]
-            segment = known.get(event.id.id)
-            if segment is None:
-                return
-            try:
-                segment = known[event.id.id] = segment.with_update(event)
-            except IllegalTransitionError:
-                return
-            if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-                del known[event.id.id]
-
-    def all_finished(self) -> list[RemoteLogSegmentMetadata]:
-        """The readable segments of all partitions."""
-        return [each for partition in self._segments for each in self.finished(partition)]
-
-    def of(self, partition: TopicIdPartition) -> Collection[RemoteLogSegmentMetadata]:
-        """The segments of a partition in any state, except segments that were deleted completely."""
-        return self._segments.get(partition, {}).values()
-
-    def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        """The readable segments of a partition."""
-        return [
-            each for each in self.of(partition) if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        ]
-
-
-class RemoteChain(NamedTuple):
-    """The newest segment of a partition, and the first offset of the longest sequence of segments that has no
-    gap and ends with the newest segment.
-    """
-
-    newest: RemoteLogSegmentMetadata
-    start_offset: int
-
-
-def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | None:
-    """The longest sequence of segments without a gap that ends with the newest segment. None if there are no
-    segments.
-
-    The newest segment is a segment that the latest leader copied. Earlier leaders may have copied records
-    with higher offsets, which the latest leader did not have.
-    """
-    left = sorted(finished, key=lambda each: (each.leader_epochs[-1].epoch, each.end_offset))
-    if not left:
-        return None
-    newest = left.pop()
-    start_offset = newest.start_offset
-    for segment in sorted(left, key=lambda each: each.end_offset, reverse=True):
-        if segment.end_offset + 1 < start_offset:
-            break
-        start_offset = min(start_offset, segment.start_offset)
-    return RemoteChain(newest, start_offset)
 
 
 class TieredLog(NamedTuple):

@@ -92,7 +92,7 @@ def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
 def _watch_parent(stop: Callable[[], None]) -> None:
     parent = os.getppid()
     while os.getppid() == parent:
-        time.sleep(PARENT_POLL_S)
+        time.sleep(PARENT_POLL_S)  # noqa: TID251 - a thread of a tool, without an event loop
     stop()
 
 

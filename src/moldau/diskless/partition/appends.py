@@ -15,7 +15,8 @@ from moldau.records.record import QUICK_BYTES
 from moldau.replication.appending.slow_batches import OpeningQueue
 from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import FairClient, Steps, exhaust
+from moldau.runtime.fair_lane import FairClient
+from moldau.runtime.steps import Steps, exhaust
 from moldau.storage.log.admission import checked, is_slow_to_admit, must_open
 from moldau.storage.log.config import LogConfig
 

@@ -1,5 +1,5 @@
 """The numbers of a broker's commits at one coordinator (see ``coordinators/diskless/state/commit_order.py``).
-Pure, except for waiting.
+A caller waits here for a free number.
 """
 
 import asyncio

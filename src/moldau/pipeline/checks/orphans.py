@@ -26,9 +26,9 @@ from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
 from moldau.objects.storage import StorageError
 from moldau.pipeline.checks.tier_orphans import ScanTier, TierFolder, TierReport
-from moldau.pipeline.reading.sink_keys import SINK_PREFIX, is_part
 from moldau.pipeline.reading.tier_segments import TIER_ENABLED, Tier, find_tier
 from moldau.pipeline.reading.wal_access import broker_config, find_storage
+from moldau.pipeline.sink_keys import SINK_PREFIX, is_part
 from moldau.pipeline.unit_runs import RunUnits
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.machine import Machine

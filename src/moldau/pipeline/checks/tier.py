@@ -11,9 +11,10 @@ from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, UNREADABLE, Checked, Findings
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.object_ranges import RangeReader
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier_plan import SegmentObject
 from moldau.pipeline.reading.tier_segments import Tier, list_segments
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.protocol.messages.fetch import PartitionData
 from moldau.records.batch import HEADER_SIZE_BYTES, check_batch, iter_headers, parse_header
 from moldau.records.errors import CorruptRecordError

@@ -26,8 +26,9 @@ from moldau.pipeline.consolidation.units import BuildUnits, CopiedUnit
 from moldau.pipeline.reading.wal_access import OPTION_PREFIX, find_storage
 from moldau.pipeline.unit_runs import RunUnits
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy
+from moldau.tiered.consolidation.leader import REFUSALS
 from moldau.tiered.consolidation.plan import lay_out_units
+from moldau.tiered.consolidation.work import BuiltCopy
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from moldau.pipeline.export.rounds import Request, RoundOutcome
 from moldau.pipeline.export.targets import writing_to
 from moldau.pipeline.export.units import WrittenUnit
 from moldau.pipeline.reading.fetching import find_bounds
-from moldau.pipeline.reading.planning import TopicSource
 from moldau.pipeline.reading.tier_segments import find_tier_access
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.reading.wal_access import find_wal_access
 from moldau.pipeline.unit_runs import Lag, RunUnits
 from moldau.pipeline.values.column_changes import ColumnChange

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from moldau.client.cluster import connected
 from moldau.client.errors import ToolError
-from moldau.pipeline.reading.planning import Bounds, OffsetRange
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import Bounds
 
 MILLISECONDS_IN_S: Final = 1000
 

@@ -16,7 +16,8 @@ from moldau.pipeline.export.units import (
     write_attempt,
     write_named,
 )
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.values.formats import ValueFormat
 from moldau.pipeline.values.json import find_json
 from moldau.pipeline.values.json_inference import FoundValues, columns_of

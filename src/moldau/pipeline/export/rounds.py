@@ -7,7 +7,8 @@ from typing import NamedTuple
 from moldau.pipeline.export.progress import Covered, NextRound, next_round
 from moldau.pipeline.export.replaying import InferUnits, inferred
 from moldau.pipeline.export.units import WrittenUnit
-from moldau.pipeline.reading.planning import Bounds, OffsetRange, TopicSource, split
+from moldau.pipeline.reading.planning import OffsetRange, split
+from moldau.pipeline.reading.topic_source import Bounds, TopicSource
 from moldau.pipeline.unit_runs import Lag, RunUnits
 from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved

@@ -19,7 +19,8 @@ from moldau.pipeline.export.layout import PARTITIONS_MAX, ExportLayout, Key
 from moldau.pipeline.export.targets import TableFolder, create_file, publish, writing_to
 from moldau.pipeline.reading.decoding import SCHEMA, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, RAW, Decoded, ValueFormat, decode_values, fit
 from moldau.runtime.entropy import SystemEntropy
 

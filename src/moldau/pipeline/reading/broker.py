@@ -8,7 +8,8 @@ from typing import Any, Final
 from moldau.client.cluster import EARLIEST, RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.client.errors import ToolError
 from moldau.client.reader import AbortedTransactions
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from moldau.records.batch import iter_headers
 from moldau.runtime.errors import ErrorCode, KafkaError

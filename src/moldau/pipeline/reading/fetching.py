@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from moldau.client.cluster import EARLIEST, LATEST, Client, connected, parse_bootstrap
 from moldau.pipeline.reading.decoding import FoundBatch
-from moldau.pipeline.reading.planning import Bounds, OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier import TierPartitionReader
+from moldau.pipeline.reading.topic_source import Bounds, TopicSource
 from moldau.pipeline.reading.wal import WalReader
 
 

@@ -1,12 +1,8 @@
-"""Splits ranges of offsets into units for tasks. Units contain only ranges of offsets, no records."""
+"""Splits ranges of offsets into units for tasks. Units contain only ranges of offsets, no records. Pure."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
-
-from moldau.pipeline.reading.tier_segments import Tier
-from moldau.pipeline.reading.wal_access import WalAccess
 
 
 class OffsetRange(NamedTuple):
@@ -15,36 +11,6 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSource:
-    """The information that a task needs in order to read a topic. It is sent to the workers."""
-
-    bootstrap: str
-    topic: str
-    topic_id: str
-    committed_only: bool = True
-    may_lose: bool = False
-    """If set, records that were deleted before they were read are skipped. Otherwise the read fails."""
-    timeout_s: float = 30.0
-    """Timeout of a task that makes no progress."""
-    wal: WalAccess | None = None
-    """Access to the topic's objects; ``None`` if the topic is read through the brokers."""
-    tier: Tier | None = None
-    """Place of the topic's remote segments; ``None`` if their records are read through the brokers."""
-    rack: str = ""
-    """Rack of the task. A read through brokers uses a broker of this rack, if the leader of the partition
-    names one (KIP-392)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The state of a topic at one moment: its id, and the first and the end offset of each partition."""
-
-    topic_id: str
-    starts: Mapping[int, int]
-    ends: Mapping[int, int]
 
 
 def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRange]:

@@ -18,10 +18,11 @@ from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.reading.broker import BrokerReader, same_topic
 from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier_plan import EpochSpan, SegmentObject, TierPart, plan_parts
 from moldau.pipeline.reading.tier_segments import Tier, list_segments
 from moldau.pipeline.reading.tier_transactions import AbortedRanges, find_at_leader, find_in_tier
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,

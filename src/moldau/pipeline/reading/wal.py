@@ -22,8 +22,9 @@ from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier import TierPartitionReader
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.reading.wal_access import WalAccess
 from moldau.pipeline.reading.wal_plan import in_object_order, is_dense
 from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT

@@ -38,9 +38,9 @@ from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import parse_object
 from moldau.objects.factory import StorageSettings
-from moldau.pipeline.reading.sink_keys import SINK_PREFIX
 from moldau.pipeline.sink.rows import batches_of, grouped, lay_out_object
 from moldau.pipeline.sink.store import SinkStore
+from moldau.pipeline.sink_keys import SINK_PREFIX
 from moldau.runtime.clock import Clock
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode

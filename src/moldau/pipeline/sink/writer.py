@@ -23,7 +23,6 @@ from moldau.client.cluster import RETRIABLE, Client, ClusterTopic, connected
 from moldau.client.errors import ToolError
 from moldau.objects.storage import StorageError
 from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
-from moldau.pipeline.reading.sink_keys import part_key
 from moldau.pipeline.reading.wal_access import TOPIC_CONFIG, WalAccess, find_config, look_up_wal_access
 from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
@@ -35,6 +34,7 @@ from moldau.pipeline.sink.transactions import (
     check_size,
     joined,
 )
+from moldau.pipeline.sink_keys import part_key
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.units import TIMEOUT_S, ask
 from moldau.pipeline.tasks import one_line_errors

@@ -13,7 +13,8 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.reading.broker import TopicGoneError
 from moldau.pipeline.reading.decoding import SCHEMA, FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.source.filters import NumberBounds
 from moldau.pipeline.source.units import UnitPartition
 from moldau.pipeline.spark_versions import arrow_schema

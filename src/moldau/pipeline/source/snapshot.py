@@ -10,8 +10,9 @@ from moldau.client import cluster
 from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier_segments import find_tier_access
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.reading.wal_access import find_wal_access, high_watermarks
 from moldau.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
 from moldau.runtime.errors import KafkaError

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import InputPartition
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.source.options import SourceOptions, check_streaming
 from moldau.pipeline.source.snapshot import (
     ChosenTopic,
@@ -36,7 +37,11 @@ logger = logging.getLogger(__name__)
 class StreamPlanner:
     """Plans the batches of a query."""
 
-    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251 - Spark's process has no event loop
+    ) -> None:
         check_streaming(options)
         self._options = options
         self._monotonic = monotonic

@@ -8,7 +8,8 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from moldau.client.cluster import Client, connected
-from moldau.pipeline.reading.planning import OffsetRange, TopicSource, group, unit_size
+from moldau.pipeline.reading.planning import OffsetRange, group, unit_size
+from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.source.snapshot import TopicRanges
 
 UNIT_RECORDS_MAX: Final = 500_000

@@ -13,8 +13,9 @@ from moldau.replication.appending.slow_batches import GoOn, OpeningQueue, Refuse
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import FairClient, Steps
+from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
+from moldau.runtime.steps import Steps
 
 _ENDING: Final = "the active chunk of the partition ends"
 

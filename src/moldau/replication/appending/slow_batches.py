@@ -15,7 +15,8 @@ from typing import Any, Final
 from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import FairClient, FairLane, Steps
+from moldau.runtime.fair_lane import FairClient, FairLane
+from moldau.runtime.steps import Steps
 
 DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 

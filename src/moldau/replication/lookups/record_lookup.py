@@ -20,8 +20,9 @@ from moldau.records.timestamp_search import (
     choose_latest,
     search_batch,
 )
-from moldau.runtime.fair_lane import FairClient, exhaust
+from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
+from moldau.runtime.steps import exhaust
 
 Buffer = bytes | memoryview
 

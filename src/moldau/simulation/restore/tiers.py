@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from moldau.backup.restore.remote_segments import RemoteSegments
 from moldau.backup.restore.saved_state import pieces_of
-from moldau.backup.restore.tiered_logs import RemoteSegments
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.objects.storage import ObjectNotFoundError, ObjectStorage
 from moldau.runtime import Machine

@@ -23,7 +23,7 @@ from moldau.storage.folders.log_starts import LogStarts
 from moldau.storage.folders.partition_metadata import format_partition_metadata
 from moldau.storage.folders.placement import NEW, Assignment
 from moldau.storage.log.config import LogConfig
-from moldau.storage.log.leader_epochs import LeaderEpochFile
+from moldau.storage.log.files.leader_epoch_file import LeaderEpochFile
 from moldau.storage.log.partition_log import LogKeeper, PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 

@@ -25,7 +25,7 @@ from moldau.records.record import QUICK_BYTES, QUICK_RECORDS, open_batch
 from moldau.records.unpacking import RECORDS_A_STEP, open_in_turn
 from moldau.records.walk import RecordWalk, TimestampBounds
 from moldau.runtime import ErrorCode
-from moldau.runtime.fair_lane import NextTurn, Steps, exhaust
+from moldau.runtime.steps import NextTurn, Steps, exhaust
 from moldau.storage.log.config import LogConfig
 
 

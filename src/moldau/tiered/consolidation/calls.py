@@ -13,7 +13,8 @@ from moldau.protocol.own.consolidation import publish as publish_wire
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.consolidation import wire
-from moldau.tiered.consolidation.leader import BuiltCopy, ConsolidationLeader, Plan, PublishedSegment
+from moldau.tiered.consolidation.leader import ConsolidationLeader
+from moldau.tiered.consolidation.work import BuiltCopy, Plan, PublishedSegment
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.storage_manager import RemotePlace
 

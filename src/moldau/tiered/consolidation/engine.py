@@ -18,8 +18,9 @@ from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
-from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
+from moldau.tiered.consolidation.leader import REFUSALS, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
+from moldau.tiered.consolidation.work import BuiltCopy
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.storage.storage_manager import (

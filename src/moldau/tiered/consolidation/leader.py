@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionToFind
@@ -22,6 +22,7 @@ from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, Se
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.reconciler import ConsolidationStatus, SegmentReconciler
 from moldau.tiered.consolidation.side_by_side import CALLS_A_TURN, side_by_side
+from moldau.tiered.consolidation.work import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.segments import TopicIdPartition
@@ -33,7 +34,7 @@ from moldau.tiered.storage.storage_manager import (
     check_custom_metadata,
 )
 
-__all__ = ["REFUSALS", "BuiltCopy", "ConsolidationLeader", "Plan", "PlannedWork", "PublishedSegment"]
+__all__ = ["REFUSALS", "ConsolidationLeader"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,61 +50,6 @@ _AT_A_TIME: Final = 16
 
 REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
 """Errors which say that the reported copy is not needed."""
-
-
-class PlannedWork(NamedTuple):
-    """A planned segment, and the epoch of the leader that planned it."""
-
-    segment: PlannedSegment
-    epoch: int
-
-
-class HeldPlan(NamedTuple):
-    """Partitions that are not in a plan because another engine has a lease for them."""
-
-    engine: str
-    until_ms: int
-    """End of the lease by the leader's clock, unless it is renewed."""
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Segments that an engine must build, and the time by which it must report."""
-
-    lease_id: UUID
-    until_ms: int
-    work: Sequence[PlannedWork]
-    held: Sequence[HeldPlan] = ()
-
-
-class BuiltCopy(NamedTuple):
-    """A planned segment that was built and copied."""
-
-    partition: TopicIdPartition
-    segment_id: UUID
-    epoch: int
-    """Epoch of the leader that planned the segment."""
-    custom_metadata: bytes | None
-    """Custom metadata of the storage manager. They contain the name of the attempt whose objects form the
-    segment."""
-
-
-class PublishedSegment(NamedTuple):
-    """The result of publishing a copy.
-
-    NONE means that this call or an earlier call published the copy. NONE with ``is_waiting`` means that the
-    copy will be published when the copies of all earlier segments are published. FENCED_LEADER_EPOCH means
-    that a former leader planned the copy, that this broker does not lead the partition any more, or that
-    another leader has discarded the segment. INVALID_UPDATE_VERSION means that the plan has expired, or that
-    the custom metadata are too large. After FENCED_LEADER_EPOCH and INVALID_UPDATE_VERSION the copy's objects
-    are not needed. After any other error the engine may report the copy again.
-    """
-
-    segment_id: UUID
-    error: ErrorCode = ErrorCode.none
-    message: str | None = None
-    is_waiting: bool = False
 
 
 @dataclass(slots=True)

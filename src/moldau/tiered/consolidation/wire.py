@@ -13,8 +13,8 @@ from moldau.protocol.own.consolidation.plan import (
     ConsolidationSegment,
 )
 from moldau.protocol.own.consolidation.publish import ConsolidationCopy, ConsolidationPublished
-from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
 from moldau.tiered.consolidation.plan import PlannedRun, PlannedSegment, epochs_of
+from moldau.tiered.consolidation.work import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
 from moldau.tiered.metadata.segments import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -33,7 +33,7 @@ from moldau.protocol.compiler.primitives import read_uvarint, uvarint
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.tiered.metadata.records import decode_event, encode_event
 from moldau.tiered.metadata.segments import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage.storage_manager import Buffer, IndexType, LogSegmentData
+from moldau.tiered.storage.segment_files import Buffer, IndexType, LogSegmentData
 
 __all__ = [
     "ATTEMPT_LENGTH_MAX",

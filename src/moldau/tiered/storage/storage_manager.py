@@ -4,9 +4,7 @@
 manager (see :data:`StorageManagerMaker`).
 """
 
-import enum
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from moldau.metrics import Meters
@@ -14,6 +12,7 @@ from moldau.objects.fence import StoreFence
 from moldau.objects.storage import ObjectInfo
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.storage.segment_files import Buffer, IndexType, LogSegmentData
 
 __all__ = [
     "Buffer",
@@ -29,8 +28,6 @@ __all__ = [
     "StorageManagerMaker",
     "check_custom_metadata",
 ]
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class RemotePlace(NamedTuple):
@@ -74,48 +71,6 @@ def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) ->
             f" remote.log.metadata.custom.metadata.max.bytes={max_bytes}",
             transient=False,
         )
-
-
-class IndexType(enum.Enum):
-    """The files of a segment except its log, by Kafka's names. Each file has Kafka's own file format."""
-
-    OFFSET = "offset"
-    TIMESTAMP = "timestamp"
-    PRODUCER_SNAPSHOT = "producer-snapshot"
-    TRANSACTION = "transaction"
-    LEADER_EPOCH = "leader-epoch"
-
-
-@dataclass(frozen=True, slots=True)
-class LogSegmentData:
-    """The files of a segment, as bytes in Kafka's file formats.
-
-    A local segment's log is passed as a view of its (closed) file, ``runtime.File.view``, which needs no
-    memory. ``transaction_index`` is ``None`` when the segment contains no aborted transaction.
-    ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) describe the state
-    *after* the segment. Therefore a replica that starts at the segment's end needs no earlier state.
-    """
-
-    log_segment: Buffer
-    offset_index: Buffer
-    time_index: Buffer
-    transaction_index: Buffer | None
-    producer_snapshot: Buffer
-    leader_epochs: Buffer
-
-    def index(self, index_type: IndexType) -> Buffer | None:
-        """Return a file of the segment other than its log; ``None`` for a missing transaction index."""
-        match index_type:
-            case IndexType.OFFSET:
-                return self.offset_index
-            case IndexType.TIMESTAMP:
-                return self.time_index
-            case IndexType.PRODUCER_SNAPSHOT:
-                return self.producer_snapshot
-            case IndexType.TRANSACTION:
-                return self.transaction_index
-            case IndexType.LEADER_EPOCH:
-                return self.leader_epochs
 
 
 class RemoteStorageManager(Protocol):

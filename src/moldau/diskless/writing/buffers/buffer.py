@@ -227,7 +227,8 @@ class WalBuffer(Generic[T]):
         for key in keys:
             run = by_partition[key]
             runs.append((key.topic_id, key.partition, run[0].byte_offset, [batch.header for batch in run]))
-        end = write_tail(arena, self.size_bytes, runs, created_ms=created_ms, broker_id=broker_id)
+        with memoryview(arena) as target:
+            end = write_tail(target, self.size_bytes, runs, created_ms=created_ms, broker_id=broker_id)
         assert end == size
         return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
 

@@ -13,7 +13,8 @@ from moldau.records.batch import iter_headers
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import QUICK_BYTES, iter_opened, open_batch
 from moldau.records.unpacking import RECORDS_A_STEP
-from moldau.runtime.fair_lane import FairLane, NextTurn, Steps, exhaust
+from moldau.runtime.fair_lane import FairLane
+from moldau.runtime.steps import NextTurn, Steps, exhaust
 from moldau.tiered.metadata.topic import TopicRecords
 
 __all__ = ["OPENED_BYTES_MAX", "read_events"]

@@ -7,7 +7,8 @@ from moldau.runtime import Disk
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import LEADER_EPOCHS
-from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs, SavedEpochs
+from moldau.storage.log.files.leader_epoch_file import LeaderEpochFile, SavedEpochs
+from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochs
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.segments.batch_scan import scan
 

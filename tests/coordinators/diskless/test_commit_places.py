@@ -123,19 +123,19 @@ def test_a_commit_that_waits_for_too_long_is_answered(tmp_path: Path) -> None:
 def test_a_waiting_commit_is_answered_when_its_decision_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decision = commit.CommitDecision
+    decide_file = commit.decide_file
 
     def faulty(table: object, call: CommitFileCall, *more: object) -> object:
         if call.object_key == "b":
             raise ValueError("defect")
-        return decision(table, call, *more)  # type: ignore[arg-type]
+        return decide_file(table, call, *more)  # type: ignore[arg-type]
 
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
         await service.create_partitions(0, [topic()])
         waiting = [service.commit_file(0, placed(key, number)) for key, number in (("b", 1), ("c", 2))]
-        monkeypatch.setattr(commit, "CommitDecision", faulty)
+        monkeypatch.setattr(commit, "decide_file", faulty)
         await service.commit_file(0, placed("a", 0))
         with pytest.raises(KafkaError) as failed:
             await waiting[0]

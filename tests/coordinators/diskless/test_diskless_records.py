@@ -22,10 +22,13 @@ from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column
 from moldau.coordinators.diskless.codecs.kip_form import decode_kip_file
 from moldau.coordinators.diskless.state import commit, records, replay
-from moldau.coordinators.diskless.state.commit import CommitDecision
+from moldau.coordinators.diskless.state.commit import DecidedFile, decide_file
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.state.plain_files import BatchColumns, accept_plain_file
 from moldau.coordinators.diskless.state.producers import extended, last_sequence, opened
+from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.snapshot_format import decode_rows, encode_rows
+from moldau.coordinators.effects import PLAIN, Token
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records import diskless as wire
 from moldau.records.builder import build_batch
@@ -83,7 +86,7 @@ def files(draw: st.DrawFn) -> records.FileCommitted:
             max_size=12,
         )
     )  # fmt: skip
-    return CommitDecision(table, file("key", *batches, owners=(2, 0)), 123456).record
+    return decide_file(table, file("key", *batches, owners=(2, 0)), 123456).record
 
 
 @given(files())
@@ -149,24 +152,12 @@ def histories(draw: st.DrawFn) -> list[CommitFileCall]:
     return calls
 
 
-def decided_one_by_one(
-    partitions: PartitionTable, call: CommitFileCall, now_ms: int
-) -> records.FileCommitted:
-    """The record of a decision that checks each batch separately."""
+def decided_by_the_rule(partitions: PartitionTable, call: CommitFileCall, now_ms: int) -> DecidedFile:
+    """The decision of the rule, which checks each batch separately."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(commit, "_is_plain", lambda columns, file_bytes: False)
-        return CommitDecision(partitions, call, now_ms).record
-
-
-class DecisionByColumns(CommitDecision):
-    """A decision that only uses the columns of a whole file. If a file needs a check of each batch, this
-    decision records nothing for the file."""
-
-    def _decide_plain(self, *args: object) -> None:
-        pass
-
-    def _check_each(self, *args: object) -> None:
-        pass
+        patched.setattr(commit, "accept_plain_file", lambda *file: None)
+        patched.setattr(BatchColumns, "are_valid", lambda columns, file_bytes: False)
+        return decide_file(partitions, call, now_ms)
 
 
 @given(histories())
@@ -174,14 +165,14 @@ def test_decisions_by_columns_equal_decisions_batch_by_batch(calls: list[CommitF
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
     for now_ms, call in enumerate(calls):
-        record = CommitDecision(by_columns, call, now_ms).record
-        expected = decided_one_by_one(one_by_one, call, now_ms)
+        record, changes = decide_file(by_columns, call, now_ms)
+        expected, expected_changes = decided_by_the_rule(one_by_one, call, now_ms)
         assert record == expected
         answers = [commit.result_of(each, now_ms, by_columns) for each in (record, expected)]
         assert answers[0] == answers[1]
         assert len(answers[0].batches) == len(call.batches)
-        replay.replay_file(by_columns, record)
-        replay.replay_file(one_by_one, expected)
+        replay.replay_file(by_columns, record, changes)
+        replay.replay_file(one_by_one, expected, expected_changes)
         assert [found.producers for found in by_columns] == [found.producers for found in one_by_one]
 
 
@@ -226,18 +217,23 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
             for at, name in oddities:
                 odd[at] = ODDITIES[name](odd[at])
             call = replace(call, batches=odd)
-        record = CommitDecision(at_once, call, number).record
-        expected = decided_one_by_one(one_by_one, call, number)
+        record, changes = decide_file(at_once, call, number)
+        expected, expected_changes = decided_by_the_rule(one_by_one, call, number)
         assert record == expected
         codec = DisklessCodec()
         from_log = codec.decode(*codec.encode(record))
         assert isinstance(from_log, records.FileCommitted)
-        tables = ((at_once, record), (one_by_one, expected), (replayed, from_log))
+        decisions = (
+            (at_once, record, changes),
+            (one_by_one, expected, expected_changes),
+            (replayed, from_log, None),
+        )
         moves = [
-            [(moved.partition.number, *moved[1:]) for moved in replay.replay_file(*pair)] for pair in tables
+            [(moved.partition.number, *moved[1:]) for moved in replay.replay_file(*decision)]
+            for decision in decisions
         ]
         assert moves[0] == moves[1] == moves[2]
-        states = [[(found.next, found.producers) for found in table] for table, _ in tables]
+        states = [[(found.next, found.producers) for found in table] for table, *_ in decisions]
         assert states[0] == states[1] == states[2]
 
 
@@ -261,17 +257,31 @@ def test_both_kinds_of_decisions_and_the_replay_of_the_record_lead_to_the_same_s
 def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
     for number in range(5):
-        replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)
-    record = DecisionByColumns(table, steady_file(5), 5).record
-    assert [run.batches for run in record.runs] == [2, 2]
-    assert len(record.base_sequences) == 4
+        replay.replay_file(table, *decide_file(table, steady_file(number), number))
+    outcome = accept_plain_file(table, BatchColumns(steady_file(5).batches), 5)
+    assert outcome is not None
+    assert [run.batches for run in outcome.runs] == [2, 2]
+    assert not outcome.rejected
+
+
+def test_a_record_is_not_replayed_with_the_changes_of_another_decision() -> None:
+    ours, theirs = DisklessShard(), DisklessShard()
+    for shard in (ours, theirs):
+        shard.replay(0, records.PartitionCreated(UUID(int=1), "t", 0), PLAIN)
+    small, large = (file("key", batch(0, count, topic=UUID(int=1), producer=(7, 0, 0))) for count in (3, 9))
+    ours.commit_file(small, 1_000_000, Token(0))
+    (record,) = theirs.commit_file(large, 1_000_000, Token(0)).records
+    for shard in (ours, theirs):
+        shard.replay(1, record, PLAIN)
+    (mine,), (other,) = ours.partitions, theirs.partitions
+    assert (mine.next, mine.producers) == (9, other.producers)
 
 
 def test_a_window_keeps_the_last_five_batches() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0))
     for number in range(8):
         call = file(f"key-{number}", batch(0, 3, topic=UUID(int=1), producer=(7, 0, 3 * number)))
-        replay.replay_file(table, CommitDecision(table, call, number).record)
+        replay.replay_file(table, *decide_file(table, call, number))
     (partition,) = table
     assert {producer: opened(window) for producer, window in partition.producers.items()} == {
         7: (0, 7, tuple((3 * number, 3 * number + 2, 3 * number, -1) for number in range(3, 8)))
@@ -303,7 +313,7 @@ def typical_file() -> tuple[PartitionTable, CommitFileCall]:
 
 def test_a_batch_takes_at_most_16_bytes_in_the_log() -> None:
     table, call = typical_file()
-    record = CommitDecision(table, call, 1_763_000_000_400).record
+    record = decide_file(table, call, 1_763_000_000_400).record
     assert len(record.sizes_bytes) == 500
     key, value = DisklessCodec().encode(record)
     in_log = len(build_batch([Record(0, 0, key, value, ())])) / 500

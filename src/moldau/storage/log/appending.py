@@ -17,11 +17,7 @@ from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.admission import Admitted, admit, is_slow_to_admit
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
-from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
-from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.producers.producer_state import BatchMetadata
 from moldau.storage.topic_partition import TopicPartition
 
@@ -36,23 +32,10 @@ class Appender:
     Only bytes that must change are changed, and the batch is written without a copy.
     """
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        now_ms: Callable[[], int],
-        access: DiskAccess,
-        segments: SegmentedLog,
-        offsets: LogOffsets,
-        epochs: LogEpochs,
-        producers: LogProducers,
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition, now_ms: Callable[[], int], state: LogState) -> None:
         self._topic_partition = topic_partition
         self._now_ms = now_ms
-        self._access = access
-        self._segments = segments
-        self._offsets = offsets
-        self._epochs = epochs
-        self._producers = producers
+        self._state = state
 
     def append_as_leader(
         self,
@@ -72,10 +55,10 @@ class Appender:
         ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; recompression failed),
         ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and errors of producers.
         """
-        if self._access.failure is not None:
-            self._access.check()
-        now_ms = self._now_ms()
-        segments = self._segments
+        state, now_ms = self._state, self._now_ms()
+        if state.access.failure is not None:
+            state.access.check()
+        segments = state.segments
         config = segments.config
         if append_time_ms is None:
             append_time_ms = NO_TIMESTAMP
@@ -85,13 +68,13 @@ class Appender:
         for header in headers:
             if header[9] >= 0:
                 duplicate = (
-                    self._producers.check(header, view, origin)
+                    state.producers.check(header, view, origin)
                     if header[5] & CONTROL_BIT
-                    else self._producers.state.check(header, from_client=origin is AppendOrigin.CLIENT)
+                    else state.producers.state.check(header, from_client=origin is AppendOrigin.CLIENT)
                 )
                 if duplicate is not None:
                     return self._duplicate_info(duplicate, append_time_ms)
-        if leader_epoch != self._epochs.current:
+        if leader_epoch != state.epochs.current:
             self.begin_epoch(leader_epoch)
         first_offset = offset = segments.end_offset
         buffers: list[Buffer] = []
@@ -110,7 +93,7 @@ class Appender:
         if segments.must_roll(size_bytes, last_offset, max_timestamp_ms, now_ms):
             self.roll()
         self.write(buffers, size_bytes, headers, first_offset, view)
-        start_offset = self._offsets.log_start_offset
+        start_offset = state.offsets.log_start_offset
         return AppendInfo(
             first_offset, last_offset, append_time_ms, start_offset, max_timestamp_ms, size_bytes
         )
@@ -120,7 +103,7 @@ class Appender:
             duplicate.first_offset,
             duplicate.last_offset,
             NO_TIMESTAMP if append_time_ms < 0 else duplicate.timestamp,
-            self._offsets.log_start_offset,
+            self._state.offsets.log_start_offset,
             duplicate.timestamp,
             0,
             is_duplicate=True,
@@ -135,20 +118,20 @@ class Appender:
         view: memoryview,
     ) -> None:
         """Write batches, then update the log's state. If the write fails, nothing is changed."""
-        active = self._segments.active
+        active = self._state.segments.active
         try:
             position = active.write(buffers, size_bytes)
         except OSError as error:
-            self._access.check_descriptors("appending to", error)
+            self._state.access.check_descriptors("appending to", error)
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
-            self._access.fail("appending to", error)
+            self._state.access.fail("appending to", error)
         self.account(position, headers, first_offset, view)
 
     def account(self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview) -> None:
         """Update the log's state for the batches of ``headers``. Their bytes are ``view``, at ``position`` of
         the active segment."""
-        segments = self._segments
+        segments = self._state.segments
         active = segments.active
         begin = position
         try:
@@ -158,10 +141,12 @@ class Appender:
                 batch_size_bytes = header[1] + 12
                 active.note_batch(position, batch_size_bytes, last_offset, header[8])
                 if header[9] >= 0 and not header[5] & CONTROL_BIT:
-                    self._producers.state.apply(header, offset, header[8])
+                    self._state.producers.state.apply(header, offset, header[8])
                 elif header[9] >= 0:
                     start = position - begin
-                    aborted = self._producers.appended(header, offset, view[start : start + batch_size_bytes])
+                    aborted = self._state.producers.appended(
+                        header, offset, view[start : start + batch_size_bytes]
+                    )
                     if aborted is not None:
                         active.transaction_index.append(aborted)
                 position += batch_size_bytes
@@ -170,27 +155,27 @@ class Appender:
         except OSError as error:
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
-            self._access.fail("appending to", error)
+            self._state.access.fail("appending to", error)
 
     def admit(self, batch: Buffer, headers: list[BatchHeader], limit: int | None = None) -> Admitted:
         """Convert a client's batch to the form in which the topic stores the batch; see
         ``admission.admit``."""
-        return admit(self._segments.config, batch, headers, self._now_ms(), limit)
+        return admit(self._state.segments.config, batch, headers, self._now_ms(), limit)
 
     def is_slow_to_admit(self, header: BatchHeader) -> bool:
         """Whether :meth:`admit` must run on a worker, because it would block the event loop; see
         ``admission``."""
-        return is_slow_to_admit(self._segments.config, header, self._now_ms())
+        return is_slow_to_admit(self._state.segments.config, header, self._now_ms())
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Begin a leader's epoch at the end of the log. Raises ``KafkaError(fenced_leader_epoch)`` for an
         old epoch."""
-        if leader_epoch < self._epochs.current:
+        if leader_epoch < self._state.epochs.current:
             raise KafkaError(
                 ErrorCode.fenced_leader_epoch,
-                f"append with leader epoch {leader_epoch} after {self._epochs.current}",
+                f"append with leader epoch {leader_epoch} after {self._state.epochs.current}",
             )
-        self._epochs.begin(leader_epoch, self._segments.end_offset)
+        self._state.epochs.begin(leader_epoch, self._state.segments.end_offset)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append batches with their offsets and epochs unchanged. An incomplete batch at the end is ignored.
@@ -199,10 +184,10 @@ class Appender:
         below the end of the log or of the previous batch, or if an epoch is lower than the epoch before it.
         In all these cases nothing is appended.
         """
-        self._access.check()
+        self._state.access.check()
         view = memoryview(buffer)
         headers: list[BatchHeader] = []
-        end_offset, epoch, size_bytes = self._segments.end_offset, self._epochs.current, 0
+        end_offset, epoch, size_bytes = self._state.segments.end_offset, self._state.epochs.current, 0
         for position, header in iter_headers(view):
             check_batch(view, position)
             if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
@@ -214,15 +199,17 @@ class Appender:
             size_bytes = position + header.size_bytes
             headers.append(header)
         if not headers:
-            end = self._segments.end_offset
-            return AppendInfo(end, end - 1, NO_TIMESTAMP, self._offsets.log_start_offset, NO_TIMESTAMP, 0)
+            end = self._state.segments.end_offset
+            return AppendInfo(
+                end, end - 1, NO_TIMESTAMP, self._state.offsets.log_start_offset, NO_TIMESTAMP, 0
+            )
         max_timestamp_ms = max(header.max_timestamp for header in headers)
         self._append_all_given(headers, view[:size_bytes], max_timestamp_ms)
         return AppendInfo(
             headers[0].base_offset,
             headers[-1].last_offset,
             NO_TIMESTAMP,
-            self._offsets.log_start_offset,
+            self._state.offsets.log_start_offset,
             max_timestamp_ms,
             size_bytes,
         )
@@ -236,9 +223,9 @@ class Appender:
         first, last = headers[0], headers[-1]
         count = sum(header.last_offset_delta + 1 for header in headers)
         if (
-            last.partition_leader_epoch == self._epochs.current
+            last.partition_leader_epoch == self._state.epochs.current
             and count == last.next_offset - first.base_offset
-            and not self._segments.must_roll(len(batches), last.last_offset, max_timestamp_ms, now_ms)
+            and not self._state.segments.must_roll(len(batches), last.last_offset, max_timestamp_ms, now_ms)
         ):
             self.write([batches], len(batches), headers, first.base_offset, batches)
             return
@@ -249,9 +236,9 @@ class Appender:
             position = end
 
     def _append_given(self, header: BatchHeader, batch: memoryview, now_ms: int) -> None:
-        if header.partition_leader_epoch > self._epochs.current:
-            self._epochs.begin(header.partition_leader_epoch, header.base_offset)
-        segments = self._segments
+        if header.partition_leader_epoch > self._state.epochs.current:
+            self._state.epochs.begin(header.partition_leader_epoch, header.base_offset)
+        segments = self._state.segments
         if segments.must_roll(len(batch), header.last_offset, header.max_timestamp, now_ms):
             overflows = header.last_offset - segments.end_offset >= 2**31
             self.roll(header.base_offset if overflows else None)
@@ -259,12 +246,12 @@ class Appender:
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment at ``base_offset``. The default is the end of the log."""
-        with self._access.disk_work("rolling"):
-            segments = self._segments
+        with self._state.access.disk_work("rolling"):
+            segments = self._state.segments
             if segments.active.size_bytes:
                 # Producers wait for this call. Therefore the snapshot is made durable later, by the flush of
                 # the closed segment.
-                self._producers.write_snapshot(segments.end_offset, durably=False)
+                self._state.producers.write_snapshot(segments.end_offset, durably=False)
             segments.roll(segments.end_offset if base_offset is None else base_offset)
 
 

@@ -30,6 +30,7 @@ from moldau.storage.log.reading import LogReader
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.staging import StagedAppends
 from moldau.storage.log.state.disk_access import DiskAccess
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.log.worker_appends import AsideAppends
 from moldau.storage.topic_partition import TopicPartition
@@ -92,28 +93,23 @@ class PartitionLog:
         self.epochs = epochs
         self.leader_epochs = epochs.entries
         self.producers = producers
-        self.start = LogStart(
-            access, segments, offsets, epochs, producers, report, has_snapshots=has_snapshots
+        shared = LogState(
+            access=access, segments=segments, offsets=offsets, epochs=epochs, producers=producers
         )
+        self.start = LogStart(shared, report, has_snapshots=has_snapshots)
         self.restore_epochs = self.start.restore_epochs
         self.active_producers = producers.active
         self.producer = producers.state.entry
         self.disk_work = access.disk_work
         self.fail = access.fail
         self.take_offline = access.close
-        self._bind_appends()
-        self._bind_reads()
-        self._bind_file_operations(durable)
+        self._bind_appends(shared)
+        self._bind_reads(shared)
+        self._bind_file_operations(shared, durable)
 
-    def _bind_appends(self) -> None:
-        now_ms, access, segments, offsets = (
-            self._machine.clock.now_ms,
-            self.access,
-            self.segments,
-            self.offsets,
-        )
-        epochs, producers = self.epochs, self.producers
-        appender = Appender(self.topic_partition, now_ms, access, segments, offsets, epochs, producers)
+    def _bind_appends(self, state: LogState) -> None:
+        now_ms = self._machine.clock.now_ms
+        appender = Appender(self.topic_partition, now_ms, state)
         self.append_as_leader = appender.append_as_leader
         self.append_as_follower = appender.append_as_follower
         self.admit = appender.admit
@@ -121,38 +117,37 @@ class PartitionLog:
         self.begin_epoch = appender.begin_epoch
         self.roll = appender.roll
 
-        staged = StagedAppends(now_ms, access, segments, epochs, producers, appender)
+        staged = StagedAppends(now_ms, state, appender)
         self.may_stage = staged.may_stage
         self.stage = staged.stage
         self.write_staged = staged.write_staged
 
-        self.aside = AsideAppends(now_ms, access, segments, offsets, epochs, appender)
+        self.aside = AsideAppends(now_ms, state, appender)
         self.begin_aside = self.aside.begin
         self.end_aside = self.aside.end
 
-    def _bind_reads(self) -> None:
-        reader = LogReader(self.topic_partition, self.access, self.segments, self.offsets)
+    def _bind_reads(self, state: LogState) -> None:
+        reader = LogReader(self.topic_partition, state)
         self.read = reader.read
         self.aborted_transactions = reader.aborted_transactions
         self.timestamp_step = reader.timestamp_step
         self.latest_batch = reader.latest_batch
 
-    def _bind_file_operations(self, durable: DurableOffset | None) -> None:
-        machine, access, segments, offsets = self._machine, self.access, self.segments, self.offsets
-        epochs, producers, now_ms = self.epochs, self.producers, machine.clock.now_ms
-        durability = LogFlusher(access, segments, offsets, epochs, producers, durable, now_ms)
+    def _bind_file_operations(self, state: LogState, durable: DurableOffset | None) -> None:
+        now_ms = self._machine.clock.now_ms
+        durability = LogFlusher(state, durable, now_ms)
         self._durability = durability
         self.flush = durability.flush
         self.is_flush_due = durability.is_due
 
-        operations = FileOperations(machine.workers, access, segments)
-        removal = SegmentRemoval(operations, segments, offsets, epochs, producers, self.start, self.roll)
+        operations = FileOperations(self._machine.workers, state)
+        removal = SegmentRemoval(operations, state, self.start, self.roll)
         self.delete_old_segments = removal.delete_old
         self.delete_segments_before_start = removal.delete_before_start
         self.evict_segments_before_start = removal.evict_before_start
         self.replace_segments = removal.replace
 
-        self.truncation = Truncation(operations, segments, offsets, epochs, producers, durable, now_ms)
+        self.truncation = Truncation(operations, state, durable, now_ms)
         self.truncate_to = self.truncation.truncate_to
         self.truncate_fully_and_start_at = self.truncation.restart_at
         self.truncate_fully_now = self.truncation.restart_now

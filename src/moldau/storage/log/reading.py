@@ -2,9 +2,7 @@
 
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
-from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.segments.timestamp_search import Step, latest_batch, search_step
 from moldau.storage.topic_partition import TopicPartition
 
@@ -12,13 +10,9 @@ from moldau.storage.topic_partition import TopicPartition
 class LogReader:
     """Serves reads from the segments of one log. It changes nothing."""
 
-    def __init__(
-        self, topic_partition: TopicPartition, access: DiskAccess, segments: SegmentedLog, offsets: LogOffsets
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition, state: LogState) -> None:
         self._topic_partition = topic_partition
-        self._access = access
-        self._segments = segments
-        self._offsets = offsets
+        self._state = state
 
     def read(
         self,
@@ -37,10 +31,10 @@ class LogReader:
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end. Raises
         ``KafkaError(offset_moved_to_tiered_storage)`` for records that are only in the remote tier.
         """
-        access, segments = self._access, self._segments
+        access, segments = self._state.access, self._state.segments
         if access.failure is not None:
             access.check()
-        end_offset, start_offset = segments.end_offset, self._offsets.log_start_offset
+        end_offset, start_offset = segments.end_offset, self._state.offsets.log_start_offset
         if not start_offset <= offset <= end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -61,7 +55,7 @@ class LogReader:
     def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedEntry]:
         """The aborted transactions with records in the result of a read from ``offset``."""
         found: list[AbortedEntry] = []
-        segments = self._segments
+        segments = self._state.segments
         for segment in segments.segments[segments.index_holding(offset) :]:
             for transaction in segment.transaction_index.ended_from(offset):
                 if transaction.first_offset < result.next_offset:
@@ -72,11 +66,11 @@ class LogReader:
 
     def timestamp_step(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Step | None:
         """Do one step of a search by timestamp. The batch in the result is valid until the log is changed."""
-        with self._access.disk_work("reading"):
-            return search_step(self._segments, timestamp_ms, start_offset, end_offset)
+        with self._state.access.disk_work("reading"):
+            return search_step(self._state.segments, timestamp_ms, start_offset, end_offset)
 
     def latest_batch(self, end_offset: int) -> memoryview | None:
         """Return the batch with the largest timestamp below ``end_offset``, found by the headers of batches.
         The batch is valid until the log is changed."""
-        with self._access.disk_work("reading"):
-            return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)
+        with self._state.access.disk_work("reading"):
+            return latest_batch(self._state.segments, self._state.offsets.log_start_offset, end_offset)

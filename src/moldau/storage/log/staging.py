@@ -10,10 +10,7 @@ from typing import Final
 from moldau.records.batch import BatchHeader, Buffer, TimestampType
 from moldau.storage.log.appending import Appender, pack_prefix
 from moldau.storage.log.config import LogConfig
-from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 
 STAGED_BYTES_MAX: Final = 256 * 1024
 """Maximum total size of the staged batches, in bytes. For larger batches, a separate write adds almost no
@@ -31,20 +28,9 @@ class StagedAppends:
     write fails.
     """
 
-    def __init__(
-        self,
-        now_ms: Callable[[], int],
-        access: DiskAccess,
-        segments: SegmentedLog,
-        epochs: LogEpochs,
-        producers: LogProducers,
-        appender: Appender,
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int], state: LogState, appender: Appender) -> None:
         self._now_ms = now_ms
-        self._access = access
-        self._segments = segments
-        self._epochs = epochs
-        self._producers = producers
+        self._state = state
         self._appender = appender
         self._config: LogConfig | None = None
         """The configuration for which ``_stores_as_given`` was computed."""
@@ -61,7 +47,7 @@ class StagedAppends:
         """Whether a batch of this size may be staged. This is checked before the batch is parsed. The result
         is False if the staged batches would become too large, and for a topic whose batches must be changed
         or opened. It is also False when a new segment or a new epoch begins."""
-        segments = self._segments
+        segments = self._state.segments
         config = segments.config
         if config is not self._config:
             self._config, self._stores_as_given = config, _stores_as_given(config)
@@ -70,8 +56,8 @@ class StagedAppends:
             self._stores_as_given
             and staged_bytes <= STAGED_BYTES_MAX
             and segments.active.size_bytes + staged_bytes <= config.segment_bytes
-            and leader_epoch == self._epochs.current
-            and self._access.failure is None
+            and leader_epoch == self._state.epochs.current
+            and self._state.access.failure is None
         )
 
     def stage(self, batch: memoryview, header: BatchHeader) -> int | None:
@@ -85,16 +71,16 @@ class StagedAppends:
         staged = self._headers
         if not staged:
             # All batches that are staged together have the same arrival time.
-            self._newest_ms = self._now_ms() + self._segments.config.message_timestamp_after_max_ms
+            self._newest_ms = self._now_ms() + self._state.segments.config.message_timestamp_after_max_ms
         if header[8] > self._newest_ms:
             return None
         producer_id = header[9]
         if producer_id >= 0:
             producers = self._producer_ids
-            if producer_id in producers or self._producers.state.check(header) is not None:
+            if producer_id in producers or self._state.producers.state.check(header) is not None:
                 return None
             producers.add(producer_id)
-        offset = self._end_offset if staged else self._segments.end_offset
+        offset = self._end_offset if staged else self._state.segments.end_offset
         staged.append(header)
         self._batches.append(batch)
         self._size_bytes += header[1] + 12
@@ -112,8 +98,8 @@ class StagedAppends:
             return
         self._headers, self._batches, self._size_bytes = [], [], 0
         self._producer_ids.clear()
-        segments = self._segments
-        epoch, first_offset = self._epochs.current, segments.end_offset
+        segments = self._state.segments
+        epoch, first_offset = self._state.epochs.current, segments.end_offset
         newest_ms = max([header[8] for header in headers])
         if segments.must_roll(size_bytes, self._end_offset - 1, newest_ms, self._now_ms()):
             self._appender.roll()

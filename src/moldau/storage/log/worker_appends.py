@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.files.disk import File
 from moldau.storage.log.appending import Appender
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
-from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.segments.segment import Segment
 
 
@@ -52,20 +49,9 @@ class AsideAppends:
     log is truncated, closed or taken offline in the meantime, the write has no effect.
     """
 
-    def __init__(
-        self,
-        now_ms: Callable[[], int],
-        access: DiskAccess,
-        segments: SegmentedLog,
-        offsets: LogOffsets,
-        epochs: LogEpochs,
-        appender: Appender,
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int], state: LogState, appender: Appender) -> None:
         self._now_ms = now_ms
-        self._access = access
-        self._segments = segments
-        self._offsets = offsets
-        self._epochs = epochs
+        self._state = state
         self._appender = appender
 
     def begin(self, batches: memoryview) -> AsideWrite | None:
@@ -74,14 +60,14 @@ class AsideAppends:
         Returns ``None`` when the batches do not fit in one write. The caller then uses
         :meth:`Appender.append_as_follower`. Raises the same errors as that method.
         """
-        self._access.check()
+        self._state.access.check()
         headers = [header for _, header in iter_headers(batches)]
         if not headers or not self._follow_on(headers):
             return None
         first, last = headers[0], headers[-1]
-        if first.partition_leader_epoch > self._epochs.current:
-            self._epochs.begin(first.partition_leader_epoch, first.base_offset)
-        segments = self._segments
+        if first.partition_leader_epoch > self._state.epochs.current:
+            self._state.epochs.begin(first.partition_leader_epoch, first.base_offset)
+        segments = self._state.segments
         newest_ms = max(header.max_timestamp for header in headers)
         if segments.must_roll(len(batches), last.last_offset, newest_ms, self._now_ms()):
             self._appender.roll()
@@ -89,12 +75,12 @@ class AsideAppends:
             return None
         active = segments.active
         segments.hold_files()
-        truncation_count = self._offsets.truncation_count
+        truncation_count = self._state.offsets.truncation_count
         return AsideWrite(self, active, active.file, active.size_bytes, batches, headers, truncation_count)
 
     def _follow_on(self, headers: list[BatchHeader]) -> bool:
-        offset, epoch = self._segments.end_offset, headers[0].partition_leader_epoch
-        if epoch < self._epochs.current:
+        offset, epoch = self._state.segments.end_offset, headers[0].partition_leader_epoch
+        if epoch < self._state.epochs.current:
             return False
         for header in headers:
             if header.base_offset != offset or header.partition_leader_epoch != epoch:
@@ -108,12 +94,16 @@ class AsideAppends:
         Returns False when the log has changed in the meantime, or when the worker was stopped before it
         finished. Raises ``KafkaError(kafka_storage_error)`` when the write failed.
         """
-        segments, segment = self._segments, write.segment
+        segments, segment = self._state.segments, write.segment
         try:
-            if self._access.failure is not None:
+            if self._state.access.failure is not None:
                 return False
             is_at_end = segment is segments.active and segment.size_bytes == write.position
-            if is_at_end and write.is_written and self._offsets.truncation_count == write.truncation_count:
+            if (
+                is_at_end
+                and write.is_written
+                and self._state.offsets.truncation_count == write.truncation_count
+            ):
                 segment.size_bytes += len(write.batches)
                 self._appender.account(
                     write.position, write.headers, write.headers[0].base_offset, write.batches
@@ -123,7 +113,7 @@ class AsideAppends:
                 with contextlib.suppress(OSError):
                     segment.file.truncate(segment.size_bytes)
                 if write.error is not None:
-                    self._access.fail("appending to", write.error)
+                    self._state.access.fail("appending to", write.error)
             return False
         finally:
             segments.release_files()

@@ -170,8 +170,6 @@ class FileCommitted:
     commits (:class:`CommitPlace`); both are -1 if the commit has no place."""
     commit_number: int = -1
     receipt: bytes = field(default=b"", compare=False, repr=False)
-    decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
-    """The changes of each run. The decision computes them, and they are kept for the replay."""
 
 
 DisklessRecord: TypeAlias = (

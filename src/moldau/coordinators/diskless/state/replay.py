@@ -40,16 +40,17 @@ def begun_in(record: FileCommitted) -> list[BegunIn]:
     return [BegunIn(number, producer_id, offset) for (number, producer_id), offset in begun.items()]
 
 
-def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
+def replay_file(
+    partitions: PartitionTable, record: FileCommitted, changes: Sequence[Moved] | None = None
+) -> Sequence[Moved]:
     """Apply the file to the partitions and their producers, and return the changes, run by run.
 
-    If this process has just decided the record, the record already contains the changes. If the record was
-    read from the log, this function computes the changes by the same rules.
+    ``changes`` are the changes that the decision has computed. They are ``None`` for a record that was read
+    from the log. This function then computes the changes by the same rules.
     """
-    decided, record.decided = record.decided, None
-    moves = _moves(partitions, record) if decided is None else decided
     replayed: list[Moved] = []
-    for run, moved in zip(record.runs, moves, strict=True):
+    computed = _changes(partitions, record) if changes is None else changes
+    for run, moved in zip(record.runs, computed, strict=True):
         partition, next_offset, windows = moved
         if run.base_offset != partition.next:
             place = f"{run.topic_id}-{run.partition_index}"
@@ -79,7 +80,7 @@ def replay_markers(partitions: PartitionTable, record: TransactionsEnded) -> Seq
     return replayed
 
 
-def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
+def _changes(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
     """Yield the state of a partition after each run. The state after a run includes the changes by the
     earlier runs of the file."""
     start = 0

@@ -81,6 +81,8 @@ class DisklessShard:
         self.order = CommitOrder()
         self._gaps = ProducerGaps()
         self._guards = TransactionGuards()
+        self._decided: commit.DecidedFile | None = None
+        """The last decision about a file. It is removed when its record is replayed."""
         self._changes: ReplayedChanges | None = None
 
     # -- commit ---------------------------------------------------------------------------------
@@ -159,9 +161,10 @@ class DisklessShard:
             raise KafkaError(
                 NUMBER_PASSED, f"The number of {call.object_key} has passed; its outcome is unknown."
             )
-        record = commit.CommitDecision(
+        decided = self._decided = commit.decide_file(
             self.partitions, call, now_ms, self._gaps, elapsed_ms, self._guards
-        ).record
+        )
+        record = decided.record
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, cluster_ms: int) -> CommitFileResult | None:
@@ -364,7 +367,9 @@ class DisklessShard:
     def replay(self, offset: int, record: DisklessRecord, kind: BatchKind) -> None:
         match record:
             case FileCommitted():
-                moved = replay.replay_file(self.partitions, record)
+                decided, self._decided = self._decided, None
+                changes = decided.changes if decided is not None and decided.record is record else None
+                moved = replay.replay_file(self.partitions, record, changes)
                 self.files.committed(record, record.receipt or encode_receipt(record))
                 if record.commit_number >= 0:
                     next_number = record.commit_number + 1

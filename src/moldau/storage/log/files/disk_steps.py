@@ -10,8 +10,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from moldau.runtime import Workers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.segments.segment import Segment
 
 T = TypeVar("T")
@@ -52,10 +51,9 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
 class FileOperations:
     """Carries out operations on a log's files, one at a time. Workers wait for the disk."""
 
-    def __init__(self, workers: Workers, access: DiskAccess, segments: SegmentedLog) -> None:
+    def __init__(self, workers: Workers, state: LogState) -> None:
         self._workers = workers
-        self._access = access
-        self._segments = segments
+        self._state = state
 
     async def do(self, doing: str, steps: FileSteps[T]) -> T:
         """Carry out an operation. The operation is completed even if the caller is cancelled."""
@@ -63,17 +61,17 @@ class FileOperations:
 
     def do_now(self, doing: str, steps: FileSteps[T]) -> T:
         """Carry out an operation on this thread. This call blocks."""
-        with self._access.disk_work(doing):
+        with self._state.access.disk_work(doing):
             return run_steps(steps)
 
     async def _in_turn(self, doing: str, steps: FileSteps[T]) -> T:
-        async with self._segments.changing:
-            with self._access.disk_work(doing):
+        async with self._state.segments.changing:
+            with self._state.access.disk_work(doing):
                 return await self._with_workers(steps)
 
     async def _with_workers(self, steps: FileSteps[T]) -> T:
         found: Any = None
-        self._segments.hold_files()
+        self._state.segments.hold_files()
         try:
             while True:
                 try:
@@ -83,9 +81,9 @@ class FileOperations:
                 found = await self._workers.run(job)
                 # While the operation waited, the log may have been deleted. It is also possible that its
                 # whole folder is offline after a failure of another log.
-                self._access.check()
+                self._state.access.check()
         finally:
-            self._segments.release_files()
+            self._state.segments.release_files()
 
 
 def holding_files(segments: Sequence[Segment]) -> FileSteps[None]:

@@ -5,33 +5,16 @@ from functools import partial
 
 from moldau.runtime.files.disk import File
 from moldau.storage.critical_logs.integrity_check import DurableOffset
-from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
-from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.segments.batch_scan import checksum_at
 
 
 class LogFlusher:
     """Makes appends durable, together with the epochs and producer snapshots that belong to the appends."""
 
-    def __init__(
-        self,
-        access: DiskAccess,
-        segments: SegmentedLog,
-        offsets: LogOffsets,
-        epochs: LogEpochs,
-        producers: LogProducers,
-        durable: DurableOffset | None,
-        now_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, state: LogState, durable: DurableOffset | None, now_ms: Callable[[], int]) -> None:
         """``durable`` stores the durable offset of a critical log after each sync."""
-        self._access = access
-        self._segments = segments
-        self._offsets = offsets
-        self._epochs = epochs
-        self._producers = producers
+        self._state = state
         self._durable = durable
         self._now_ms = now_ms
         self._last_flush_ms = now_ms()
@@ -43,11 +26,11 @@ class LogFlusher:
         Concurrent calls share one sync. Calls that arrive during a sync are completed by the next sync. A
         closed segment is synced separately from the active segment, to which producers write.
         """
-        segments, offsets = self._segments, self._offsets
+        segments, offsets = self._state.segments, self._state.offsets
         wanted = segments.end_offset if up_to is None else up_to
         while True:
             async with segments.changing:
-                self._access.check()
+                self._state.access.check()
                 if self._is_durable(min(wanted, segments.end_offset)):
                     return offsets.flushed_offset
                 end_offset, truncations = segments.end_offset, offsets.truncation_count
@@ -61,7 +44,7 @@ class LogFlusher:
                         self._noting_durable(end_offset),
                     )
                 except OSError as error:
-                    self._access.fail("syncing", error)
+                    self._state.access.fail("syncing", error)
                 self._last_flush_ms = self._now_ms()
                 if truncations == offsets.truncation_count:
                     offsets.flushed_offset = max(offsets.flushed_offset, end_offset)
@@ -69,8 +52,8 @@ class LogFlusher:
     def is_due(self) -> bool:
         """Whether appends must be made durable now, because a segment was sealed since the last flush or
         ``flush.ms`` has passed."""
-        segments, flushed_offset = self._segments, self._offsets.flushed_offset
-        if self._access.failure is not None or flushed_offset >= segments.end_offset:
+        segments, flushed_offset = self._state.segments, self._state.offsets.flushed_offset
+        if self._state.access.failure is not None or flushed_offset >= segments.end_offset:
             return False
         return (
             flushed_offset < segments.active.base_offset
@@ -78,13 +61,13 @@ class LogFlusher:
         )
 
     def _is_durable(self, offset: int) -> bool:
-        return self._offsets.flushed_offset >= offset and not self._segments.folder_changed
+        return self._state.offsets.flushed_offset >= offset and not self._state.segments.folder_changed
 
     def _noting_durable(self, offset: int) -> Callable[[], None]:
         """Returns a function that the caller must call when everything below ``offset`` is synced."""
         if self._durable is None:
             return _nothing
-        segments = self._segments
+        segments = self._state.segments
         last = segments.last_batch() if offset == segments.end_offset else None
         return partial(self._note_durable, self._durable, offset, self._durable.generation, last)
 
@@ -97,19 +80,19 @@ class LogFlusher:
     def _sync_beside(self) -> None:
         """Sync the leader epochs and producer snapshots. Without them, batches are not durable. This call
         blocks."""
-        self._epochs.save()
-        self._producers.snapshots.sync()
+        self._state.epochs.save()
+        self._state.producers.snapshots.sync()
 
     def flush_and_close(self) -> None:
         """Make all appends durable and release the files. This call blocks. Raises ``OSError`` if the disk
         fails."""
-        segments = self._segments
-        self._producers.write_snapshot(segments.end_offset, durably=False)
+        segments = self._state.segments
+        self._state.producers.write_snapshot(segments.end_offset, durably=False)
         # ``_sync_beside`` also syncs the snapshot. The snapshot's name becomes durable together with the
         # names of the segments.
         self._sync_beside()
-        segments.sync_now(self._offsets.flushed_offset)
-        self._offsets.flushed_offset = segments.end_offset
+        segments.sync_now(self._state.offsets.flushed_offset)
+        self._state.offsets.flushed_offset = segments.end_offset
         self._noting_durable(segments.end_offset)()
         segments.close()
 

@@ -6,10 +6,7 @@ from functools import partial
 
 from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
 from moldau.storage.log.local_retention import retention_due
-from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.segments.segment import Segment
 
@@ -25,19 +22,13 @@ class SegmentRemoval:
     def __init__(
         self,
         operations: FileOperations,
-        segments: SegmentedLog,
-        offsets: LogOffsets,
-        epochs: LogEpochs,
-        producers: LogProducers,
+        state: LogState,
         start: LogStart,
         roll: Callable[[], None],
     ) -> None:
         """``roll`` is a function that begins a new segment."""
         self._operations = operations
-        self._segments = segments
-        self._offsets = offsets
-        self._epochs = epochs
-        self._producers = producers
+        self._state = state
         self._start = start
         self._roll = roll
 
@@ -56,7 +47,7 @@ class SegmentRemoval:
     def _deleting_old(
         self, now_ms: int, high_watermark: int | None, max_segments: int | None
     ) -> FileSteps[list[str]]:
-        segments, offsets = self._segments, self._offsets
+        segments, offsets = self._state.segments, self._state.offsets
         config = segments.config
         is_behind_chunks = self._start.has_chunks and not config.copies_to_remote
         if is_behind_chunks and offsets.log_start_offset < segments.segments[0].base_offset:
@@ -86,16 +77,16 @@ class SegmentRemoval:
         return await self._operations.do("deleting segments of", self._deleting_before_start())
 
     def _deleting_before_start(self) -> FileSteps[list[str]]:
-        count = self._segments.index_holding(self._offsets.log_start_offset)
+        count = self._state.segments.index_holding(self._state.offsets.log_start_offset)
         return (yield from self._removing_first(count)) if count else []
 
     def _removing_first(self, count: int) -> FileSteps[list[str]]:
-        segments, snapshots = self._segments, self._producers.snapshots
+        segments, snapshots = self._state.segments, self._state.producers.snapshots
         start_offset = segments.segments[count].base_offset
         removed = segments.detach_first(count)
 
         def remove() -> list[str]:
-            self._epochs.save()
+            self._state.epochs.save()
             # The snapshots must be durable before the batches are removed, because only these batches could
             # replace a lost snapshot.
             snapshots.make_durable()
@@ -113,8 +104,8 @@ class SegmentRemoval:
         return await self._operations.do("deleting segments of", self._evicting())
 
     def _evicting(self) -> FileSteps[list[str]]:
-        segments, snapshots = self._segments, self._producers.snapshots
-        count = segments.index_holding(self._offsets.log_start_offset)
+        segments, snapshots = self._state.segments, self._state.producers.snapshots
+        count = segments.index_holding(self._state.offsets.log_start_offset)
         if not count:
             return []
         start_offset = segments.segments[count].base_offset
@@ -141,7 +132,7 @@ class SegmentRemoval:
     ) -> FileSteps[list[str]]:
         yield from holding_files(old)
         check()
-        segments, snapshots = self._segments, self._producers.snapshots
+        segments, snapshots = self._state.segments, self._state.producers.snapshots
         cleaned, paths = yield partial(segments.swap_files, old, base_offset)
         segments.replace(old, cleaned)
         for segment in old[1:]:

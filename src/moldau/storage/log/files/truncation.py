@@ -7,10 +7,7 @@ from functools import partial
 from moldau.storage.critical_logs.integrity_check import DurableOffset
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.files.disk_steps import FileOperations, FileSteps, holding_files
-from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 from moldau.storage.producers.producer_state import ProducerEntry
 
 
@@ -22,19 +19,13 @@ class Truncation:
     def __init__(
         self,
         operations: FileOperations,
-        segments: SegmentedLog,
-        offsets: LogOffsets,
-        epochs: LogEpochs,
-        producers: LogProducers,
+        state: LogState,
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
         """``durable`` is the stored durable offset of a critical log."""
         self._operations = operations
-        self._segments = segments
-        self._offsets = offsets
-        self._epochs = epochs
-        self._producers = producers
+        self._state = state
         self._durable = durable
         self._now_ms = now_ms
         self.on_truncation: Callable[[], Callable[[], None]] | None = None
@@ -60,47 +51,47 @@ class Truncation:
         self._operations.do_now("truncating", self._restarting(offset))
 
     def _truncating(self, offset: int) -> FileSteps[None]:
-        segments, start_offset = self._segments, self._offsets.log_start_offset
+        segments, start_offset = self._state.segments, self._state.offsets.log_start_offset
         if offset >= segments.end_offset:
             return
         if offset <= start_offset:
             yield from self._restarting(offset)
         elif offset <= segments.segments[0].base_offset:
             # The records before ``offset`` are in the remote tier, so they stay readable.
-            producers = yield partial(self._producers.snapshots.at, offset)
+            producers = yield partial(self._state.producers.snapshots.at, offset)
             yield from self._emptying(offset, producers)
             yield from self._truncated(offset)
         elif segments.end_before(offset) < start_offset:
             yield from self._restarting(start_offset)
         else:
-            self._offsets.truncation_count += 1
+            self._state.offsets.truncation_count += 1
             yield partial(self._lower_durable, offset)
             cut_files = segments.truncate_to(offset)
             self._forget_from(segments.end_offset)
             yield from self._lower_checkpoints()
-            self._producers.truncate_to(
-                segments, log_start_offset=self._offsets.log_start_offset, now_ms=self._now_ms()
+            self._state.producers.truncate_to(
+                segments, log_start_offset=self._state.offsets.log_start_offset, now_ms=self._now_ms()
             )
             yield cut_files
             yield from self._truncated(segments.end_offset)
 
     def _restarting(self, offset: int) -> FileSteps[None]:
         yield from self._emptying(offset)
-        self._offsets.log_start_offset = offset
-        self._epochs.clear()
+        self._state.offsets.log_start_offset = offset
+        self._state.epochs.clear()
         yield from self._truncated(offset)
 
     def _beginning_behind(self, state: AuxiliaryState) -> FileSteps[None]:
-        offset, offsets = state.offset, self._offsets
+        offset, offsets = state.offset, self._state.offsets
         yield from self._dropping_all()
         yield from self._taking_over(offset, state.producers)
         start_offset = min(state.log_start_offset, offset)
-        self._epochs.replace(state.leader_epochs, start_offset)
-        self._epochs.cut(offset)
-        yield self._epochs.save
+        self._state.epochs.replace(state.leader_epochs, start_offset)
+        self._state.epochs.cut(offset)
+        yield self._state.epochs.save
         # The state at the offset must be on the disk before the log begins at this offset. Otherwise, after a
         # crash, nothing would show that the state is missing.
-        self._segments.restart_at(offset)
+        self._state.segments.restart_at(offset)
         offsets.log_start_offset = start_offset
         offsets.highest_copied_offset = offset - 1
         self._forget_from(offset)
@@ -110,32 +101,32 @@ class Truncation:
         """Drop all local records. ``producers`` are the producers at ``offset``."""
         yield from self._dropping_all()
         yield from self._taking_over(offset, producers)
-        self._segments.restart_at(offset)
+        self._state.segments.restart_at(offset)
 
     def _dropping_all(self) -> FileSteps[None]:
         """Remove the files of all segments."""
-        segments = self._segments
-        self._offsets.truncation_count += 1
+        segments = self._state.segments
+        self._state.offsets.truncation_count += 1
         yield partial(self._lower_durable, 0)
         if self._durable is not None:
-            self._offsets.flushed_offset = 0
+            self._state.offsets.flushed_offset = 0
         yield from self._lower_checkpoints()
         yield from holding_files(segments.segments)
         yield partial(segments.drop_files, segments.segments)
 
     def _taking_over(self, offset: int, producers: Sequence[ProducerEntry]) -> FileSteps[None]:
         """Replace the producers by ``producers``, which are the producers at ``offset``."""
-        self._producers.restart_at(offset, producers, self._now_ms())
+        self._state.producers.restart_at(offset, producers, self._now_ms())
         if producers:
-            yield partial(self._producers.snapshots.take_snapshot, self._producers.state)
+            yield partial(self._state.producers.snapshots.take_snapshot, self._state.producers.state)
 
     def _forget_from(self, end_offset: int) -> None:
-        self._epochs.cut(end_offset)
-        self._offsets.cut(end_offset)
+        self._state.epochs.cut(end_offset)
+        self._state.offsets.cut(end_offset)
 
     def _truncated(self, end_offset: int) -> FileSteps[None]:
         self._forget_from(end_offset)
-        yield self._epochs.save
+        yield self._state.epochs.save
         yield from self._announcing()
 
     def _announcing(self) -> FileSteps[None]:

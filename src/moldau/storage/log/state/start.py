@@ -7,11 +7,7 @@ from typing import Any
 from moldau.runtime import Workers
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.leader_epochs import EpochEntry
-from moldau.storage.log.log_producers import LogProducers
-from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.disk_access import DiskAccess
-from moldau.storage.log.state.offsets import LogOffsets
-from moldau.storage.log.state.open_epochs import LogEpochs
+from moldau.storage.log.state.log_state import LogState
 
 _WRITING = "writing the leader epochs of"
 
@@ -23,24 +19,10 @@ class LogStart:
     whether offsets before the first local segment are in the remote tier or are lost.
     """
 
-    def __init__(
-        self,
-        access: DiskAccess,
-        segments: SegmentedLog,
-        offsets: LogOffsets,
-        epochs: LogEpochs,
-        producers: LogProducers,
-        report: RecoveryReport,
-        *,
-        has_snapshots: bool,
-    ) -> None:
+    def __init__(self, state: LogState, report: RecoveryReport, *, has_snapshots: bool) -> None:
         """``has_snapshots`` means that snapshots replace the records before the first segment, so these
         records are not lost."""
-        self._access = access
-        self._segments = segments
-        self._offsets = offsets
-        self._epochs = epochs
-        self._producers = producers
+        self._state = state
         self._report = report
         self._has_snapshots = has_snapshots
         self.awaits_config = False
@@ -56,33 +38,33 @@ class LogStart:
     def move(self, offset: int) -> None:
         """Move the start. The caller has checked that the new start is above the old start and not above the
         end. The move is durable when the log's owner, or the caller, has saved the epochs."""
-        self._offsets.move_start(offset)
-        self._producers.state.advance_log_start(offset)
-        self._epochs.move_start(offset)
+        self._state.offsets.move_start(offset)
+        self._state.producers.state.advance_log_start(offset)
+        self._state.epochs.move_start(offset)
 
     def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
         """Set the epochs of offsets before the first local segment, if they were lost. ``entries`` is
         empty if there are no such offsets."""
-        with self._access.disk_work(_WRITING):
-            self._epochs.restore(entries, self._offsets.log_start_offset)
+        with self._state.access.disk_work(_WRITING):
+            self._state.epochs.restore(entries, self._state.offsets.log_start_offset)
 
     def configured(self) -> None:
         """Determine the start, because the topic's configuration is known now. The segments already have
         it."""
         self.awaits_config = False
-        if not self._segments.config.remote_storage_enable:
-            self._offsets.highest_copied_offset = -1
-        if self._access.failure is None:
-            with self._access.disk_work(_WRITING):
+        if not self._state.segments.config.remote_storage_enable:
+            self._state.offsets.highest_copied_offset = -1
+        if self._state.access.failure is None:
+            with self._state.access.disk_work(_WRITING):
                 self.settle()
 
     def settle(self) -> None:
         """Determine the start. The configuration is known now. It decides whether there are records before
         the first local segment."""
-        segments, start_offset = self._segments, self._offsets.log_start_offset
+        segments, start_offset = self._state.segments, self._state.offsets.log_start_offset
         tiered = segments.config.remote_storage_enable or self.has_chunks
-        start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
-        if self._epochs.are_lost and not tiered:
+        start = self._state.epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
+        if self._state.epochs.are_lost and not tiered:
             self.restore_epochs(())
         if start_offset < start:
             if not (tiered or self._has_snapshots or self._is_settled):
@@ -94,22 +76,22 @@ class LogStart:
         self._is_settled = True
 
     def _report_holes(self) -> None:
-        for start, end in self._segments.holes:
+        for start, end in self._state.segments.holes:
             reason = f"offsets {start} to {end - 1} are missing: a segment between them is gone or shorter"
-            self._report.add(Repair(RepairKind.LOST, self._segments.folder, reason, start))
+            self._report.add(Repair(RepairKind.LOST, self._state.segments.folder, reason, start))
 
     async def persist(self, workers: Workers) -> None:
         """Wait until the current start is durable, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)`` if the disk fails.
         """
-        self._access.check()
+        self._state.access.check()
         try:
             if self.checkpoint is not None:
                 await self.checkpoint()
-            elif not self._epochs.is_saved:
-                await workers.run(self._epochs.save)
+            elif not self._state.epochs.is_saved:
+                await workers.run(self._state.epochs.save)
         except OSError as error:
-            self._access.check_descriptors("writing the start of", error)
-            self._access.fail("writing the start of", error)
-        self._access.check()
+            self._state.access.check_descriptors("writing the start of", error)
+            self._state.access.fail("writing the start of", error)
+        self._state.access.check()

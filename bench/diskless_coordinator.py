@@ -27,10 +27,10 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.runtime.garbage_collection import collect_rarely
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 PARTITIONS, PRODUCERS = 50, 10

@@ -14,7 +14,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from bench.diskless_coordinator import PARTITIONS, TOPIC, Bench
-from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
+from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogPiece, LogPieces, ObjectPart
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.recommit import ObjectWindow, RecommitReport, find_objects, list_objects
@@ -29,6 +29,7 @@ from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.objects import MemoryStorage
 from moldau.objects.faults import S3_LATENCY, FaultyStorage, StorageWeather
 from moldau.objects.storage import ObjectStorage
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.records.batch import iter_headers, parse_header
@@ -73,7 +74,7 @@ async def _save(bench: Bench, storage: ObjectStorage) -> FoundCut:
         metadata=part,
         metadata_offset=100,
         metadata_epoch=1,
-        logs={LogId(COORDINATORS, 0): LogPieces("__diskless_metadata", tuple(pieces))},
+        logs={PartitionKey(COORDINATORS, 0): LogPieces("__diskless_metadata", tuple(pieces))},
     )
     return FoundCut(cut, cut.created_ms)
 

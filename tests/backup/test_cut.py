@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from moldau.backup.cut_format import (
     BrokenCutError,
     ClusterCut,
-    LogId,
     LogPiece,
     LogPieces,
     ObjectPart,
@@ -19,6 +18,7 @@ from moldau.backup.cut_format import (
     parse_cut,
     parse_cut_key,
 )
+from moldau.protocol.partitions import PartitionKey
 
 NUMBERS = st.integers(0, 2**40)
 PARTS = st.builds(
@@ -26,7 +26,7 @@ PARTS = st.builds(
 )
 PIECES = st.builds(LogPiece, PARTS, NUMBERS, NUMBERS, st.integers(-1, 9), st.booleans())
 LOGS = st.dictionaries(
-    st.builds(LogId, st.uuids(), st.integers(0, 99)),
+    st.builds(PartitionKey, st.uuids(), st.integers(0, 99)),
     st.builds(
         LogPieces, st.sampled_from(["__consumer_offsets", "__diskless_metadata"]), st.lists(PIECES).map(tuple)
     ),
@@ -90,7 +90,7 @@ def test_the_objects_of_a_cut_are_those_of_its_logs_and_its_metadata() -> None:
         metadata=ObjectPart("image", 0, 1, 2),
         metadata_offset=1,
         metadata_epoch=1,
-        logs={LogId(uuid.UUID(int=1), 0): LogPieces("__diskless_metadata", (piece,))},
+        logs={PartitionKey(uuid.UUID(int=1), 0): LogPieces("__diskless_metadata", (piece,))},
     )
     assert cut.object_keys() == {"data", "image"}
 

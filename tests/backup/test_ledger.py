@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.backup.calls import SavedLog
-from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import ClusterCut, LogPiece, ObjectPart
 from moldau.backup.ledger import PIECES_MAX, Ledger, LedLog
+from moldau.protocol.partitions import PartitionKey
 
-LOG = LedLog("__consumer_offsets", LogId(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=0)
+LOG = LedLog("__consumer_offsets", PartitionKey(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=0)
 
 
 def _cut(ledger: Ledger) -> ClusterCut:

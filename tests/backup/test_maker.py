@@ -15,7 +15,6 @@ from moldau.backup.cut_format import (
     CUTS_FOLDER,
     DATA_FOLDER,
     ClusterCut,
-    LogId,
     LogPiece,
     ObjectPart,
     cut_key,
@@ -29,6 +28,7 @@ from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import StorageTimeoutError
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -70,7 +70,7 @@ class Cluster:
         self.snapshots = 0
         """Number of calls in which the logs of diskless coordinators begin with a new snapshot."""
         self.leader_epoch = 4
-        self.ends: dict[LogId, int] = {}
+        self.ends: dict[PartitionKey, int] = {}
         self.ids = {name: uuid.uuid4() for name in STATE_TOPICS}
         self.names = {topic_id: name for name, topic_id in self.ids.items()}
         self.image = self._image()

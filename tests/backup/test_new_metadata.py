@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.restore.metadata import (
     EPOCH_MARGIN,
     NEVER_SAVED,
@@ -21,6 +20,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.log_generations import LogGenerations
 from moldau.cluster.image.parts.table import PARTS
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import KafkaError
@@ -77,7 +77,7 @@ OLD: list[Message] = [
 
 
 def _new(seen: int = -1, restores: int = 1, brokers: Sequence[NewBroker] = (NODE,)) -> MetadataImage:
-    generation = NewGeneration(3, {LogId(COORDINATORS, 0): 80, LogId(ORDERS, 0): 40}, restores)
+    generation = NewGeneration(3, {PartitionKey(COORDINATORS, 0): 80, PartitionKey(ORDERS, 0): 40}, restores)
     return MetadataDelta().replay_all(new_metadata(OLD, brokers, generation, seen)).apply()
 
 

@@ -29,6 +29,7 @@ from moldau.protocol.messages.broker_registration import (
 )
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.records.metadata import RECORDS, RegisterBrokerRecord
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
@@ -45,7 +46,6 @@ from moldau.runtime import (
 )
 from moldau.simulation.world.world import World
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 ENTROPY = SeededEntropy(5)
 CLUSTER_ID = new_cluster_id(ENTROPY)

@@ -30,10 +30,10 @@ from moldau.diskless.upkeep.orphans import OrphanScan, OrphanSettings
 from moldau.diskless.upkeep.unowned_files import UnownedFileScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
 from moldau.simulation.world.world import World
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 TOPIC = UUID(int=0xA)

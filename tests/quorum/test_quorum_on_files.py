@@ -5,6 +5,7 @@ from pathlib import Path
 
 from voter_ids import voters_of
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.core.voters import ReplicaKey
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import QuorumStateStore
@@ -14,7 +15,6 @@ from moldau.records.record import iter_records
 from moldau.runtime import Machine
 from moldau.storage.snapshots.replicated_log import SnapshotReader
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 class Values:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.snapshot_pruning import INTERVAL_S, SnapshotPruning, SnapshotRetention
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -13,7 +14,6 @@ from moldau.simulation.world.loop import SimulatedLoop
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 DAY_MS = 24 * 3_600_000
 UNLIMITED = -1

@@ -12,6 +12,7 @@ from voter_ids import voters_of
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
 from moldau.cluster.folders.initial_voters import parse_initial_controllers
 from moldau.cluster.folders.meta_properties import FormatError, read_meta_properties
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.core.messages import RemoveVoterRequest, UpdateVoterRequest, UpgradeVersionRequest
 from moldau.quorum.core.voters import LoggedVoters, Membership, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
@@ -20,7 +21,6 @@ from moldau.quorum.voter_history import VoterHistory
 from moldau.records.control import KRaftVersion, VoterEndpoint, build_control_batch
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 PARTITION = TopicPartition("__cluster_metadata", 0)
 ENDPOINT = VoterEndpoint("CONTROLLER", "host-1", 9093)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -21,7 +22,6 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 NO_OP = b"\x01\x14\x00\x00"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
@@ -13,7 +14,6 @@ from moldau.storage.folders.file_names import PART_SUFFIX
 from moldau.storage.snapshots.replicated_log import Divergence, LogPosition
 from moldau.storage.snapshots.snapshot import SETTLE_BYTES, snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/__cluster_metadata-0"
 

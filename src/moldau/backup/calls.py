@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from moldau.backup.cut_format import LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import LogPiece, ObjectPart
 from moldau.network.own_calls import BrokerCall, Fields
 from moldau.protocol.own.rights import Right
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
 
@@ -110,7 +111,7 @@ class LogToSave(NamedTuple):
     fields are the same as in :class:`SaveLogsLog`.
     """
 
-    log_id: LogId
+    log_id: PartitionKey
     leader_epoch: int
     saved_end_offset: int = -1
     saved_epoch: int = -1
@@ -133,7 +134,7 @@ class LogsToSave(NamedTuple):
 class SavedLog(NamedTuple):
     """The pieces that were stored for a log. ``pieces`` is empty when the log has no new records."""
 
-    log_id: LogId
+    log_id: PartitionKey
     begins_anew: bool
     pieces: Sequence[LogPiece]
 
@@ -180,7 +181,7 @@ def _arguments(request: Any) -> LogsToSave:
         request.rounds,
         [
             LogToSave(
-                LogId(log.topic_id, log.partition_index),
+                PartitionKey(log.topic_id, log.partition_index),
                 log.leader_epoch,
                 log.saved_end_offset,
                 log.saved_epoch,
@@ -217,7 +218,7 @@ def _response(saved: Sequence[SavedLog], version: int) -> Fields:
 def _result(response: Any) -> Sequence[SavedLog]:
     return [
         SavedLog(
-            LogId(log.topic_id, log.partition_index),
+            PartitionKey(log.topic_id, log.partition_index),
             log.begins_anew,
             [
                 LogPiece(

@@ -16,7 +16,7 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.metrics.meters import Counter
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 
 REMEMBERED_MAX: Final = 1_000
 """Maximum number of chunks that are remembered for a connection. The oldest is forgotten first."""

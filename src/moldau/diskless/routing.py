@@ -21,13 +21,13 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     MarkerToWrite,
     OffsetToDelete,
-    PartitionId,
     PartitionToFind,
     ProducersOfPartition,
     PruneCall,
     PrunedPartition,
     TimestampToList,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 
 __all__ = ["CoordinatorCalls", "RoutingBatchCoordinator"]
@@ -60,7 +60,7 @@ class CoordinatorCalls(Protocol):
     ) -> Sequence[EndedTransactionPart]: ...
 
     async def describe_producers(
-        self, coordinator_id: int, wanted: Sequence[PartitionId]
+        self, coordinator_id: int, wanted: Sequence[PartitionKey]
     ) -> Sequence[ProducersOfPartition]: ...
 
 
@@ -138,7 +138,7 @@ class RoutingBatchCoordinator:
             EndedTransactionPart,
         )
 
-    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+    async def describe_producers(self, wanted: PartitionKey) -> ProducersOfPartition:
         owner = self._owner_of(*wanted)
         (found,) = await self._calls_of(owner).describe_producers(owner, [wanted])
         return found

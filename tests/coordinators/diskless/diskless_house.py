@@ -8,11 +8,11 @@ from moldau.coordinators.diskless.service import DATABASE_FILE, DisklessCoordina
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import LocalDisk, Machine
 from moldau.runtime.entropy import SeededEntropy
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 TOPIC = UUID(int=0xA)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kip_form_writer import encode_kip_file
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch, PartitionId
+from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch
 from moldau.coordinators.diskless.codecs.batch_columns import (
     decode_batches,
     decode_results,
@@ -27,6 +27,7 @@ from moldau.coordinators.diskless.state.partitions import PartitionState, Partit
 from moldau.coordinators.diskless.state.producers import extended, last_sequence, opened
 from moldau.coordinators.diskless.store.snapshot_format import decode_rows, encode_rows
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import diskless as wire
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -53,7 +54,7 @@ def test_broken_columns_are_refused(content: bytes, count: int) -> None:
         assert len(reader.column(count)) == count
 
 
-def partitions_of(*ids: PartitionId) -> PartitionTable:
+def partitions_of(*ids: PartitionKey) -> PartitionTable:
     table = PartitionTable()
     for number, found in enumerate(ids):
         table.add(PartitionState(number, found, "t"))
@@ -63,7 +64,7 @@ def partitions_of(*ids: PartitionId) -> PartitionTable:
 @st.composite
 def files(draw: st.DrawFn) -> records.FileCommitted:
     ids = draw(
-        st.lists(st.builds(PartitionId, UUIDS, st.integers(0, 9)), min_size=1, max_size=4, unique=True)
+        st.lists(st.builds(PartitionKey, UUIDS, st.integers(0, 9)), min_size=1, max_size=4, unique=True)
     )
     table = partitions_of(*ids[: draw(st.integers(0, len(ids)))])
     batches = draw(
@@ -171,7 +172,7 @@ class DecisionByColumns(CommitDecision):
 
 @given(histories())
 def test_decisions_by_columns_equal_decisions_batch_by_batch(calls: list[CommitFileCall]) -> None:
-    ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
+    ids = [PartitionKey(UUID(int=1), 0), PartitionKey(UUID(int=1), 1)]
     by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
     for now_ms, call in enumerate(calls):
         record = CommitDecision(by_columns, call, now_ms).record
@@ -217,7 +218,7 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
     """Check that three methods result in the same state: a decision by columns, a decision batch by batch,
     and a replay of the log. The states are compared after each of ``files`` ordinary files, and after each of
     two unusual files."""
-    ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
+    ids = [PartitionKey(UUID(int=1), 0), PartitionKey(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):
         call = steady_file(number, first_sequence)
@@ -259,7 +260,7 @@ def test_both_kinds_of_decisions_and_the_replay_of_the_record_lead_to_the_same_s
 
 
 def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
-    table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
+    table = partitions_of(PartitionKey(UUID(int=1), 0), PartitionKey(UUID(int=1), 1))
     for number in range(5):
         replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)
     record = DecisionByColumns(table, steady_file(5), 5).record
@@ -268,7 +269,7 @@ def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
 
 
 def test_a_window_keeps_the_last_five_batches() -> None:
-    table = partitions_of(PartitionId(UUID(int=1), 0))
+    table = partitions_of(PartitionKey(UUID(int=1), 0))
     for number in range(8):
         call = file(f"key-{number}", batch(0, 3, topic=UUID(int=1), producer=(7, 0, 3 * number)))
         replay.replay_file(table, CommitDecision(table, call, number).record)
@@ -281,13 +282,13 @@ def test_a_window_keeps_the_last_five_batches() -> None:
 def typical_file() -> tuple[PartitionTable, CommitFileCall]:
     """500 batches over 50 partitions and 10 producers, with random sizes and counts."""
     topics = [UUID(int=(77 << 64) + number) for number in range(5)]
-    ids = [PartitionId(topics[number % 5], number // 5) for number in range(50)]
+    ids = [PartitionKey(topics[number % 5], number // 5) for number in range(50)]
     table = partitions_of(*sorted(ids))
     batches, end, seed, call_ms = [], 0, 1, 1_763_000_000_000
     for partition_id in sorted(ids):
         state = table.find(*partition_id)
         assert state is not None
-        state.next = 1_000_000_007 * (partition_id.partition_index + 1)
+        state.next = 1_000_000_007 * (partition_id.partition + 1)
         for producer in range(10):
             seed = seed * 1103515245 + 12345 & 0x7FFFFFFF
             count, size = 1 + seed % 700, 500 + seed % 900_000

@@ -13,12 +13,12 @@ from moldau.backup.restore.transactions import DecidedCommit, fence_producers
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import EPOCH_MAX
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 def _log(folder: pathlib.Path, saved: Iterable[Pair]) -> SnapshotLog:

@@ -24,7 +24,8 @@ from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, FileStorage, Latency, StorageWeather
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey
+from moldau.protocol.partitions import PartitionKey, TopicPartition
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import (
     ErrorCode,
     InlineWorkers,
@@ -35,7 +36,6 @@ from moldau.runtime import (
     SystemClock,
 )
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 COORDINATORS = 2

@@ -20,6 +20,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.messages import find_coordinator
+from moldau.protocol.partitions import TopicPartition as TopicPartitionName
 from moldau.records import Compression, Record, build_batch, iter_headers
 from moldau.records.batch import set_base_offset_and_epoch
 from moldau.replication.classic_partition import ClassicPartition
@@ -33,7 +34,6 @@ from moldau.server.subsystems.partitions.classic_kind import ClassicKind, Replic
 from moldau.storage.folders.log_folders import NewLog
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition as TopicPartitionName
 from moldau.testing import Node
 
 DISKLESS = {"diskless.system.enable": "true", "diskless.storage.url": "memory://"}

@@ -12,13 +12,13 @@ from damage_house import node, on_node, refusal
 from plain_requests import Requests, eventually
 
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.control import SnapshotFooter, build_control_batch
 from moldau.records.record import Record
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.snapshots import snapshot, snapshot_log
 from moldau.storage.snapshots.snapshot import LogName
-from moldau.storage.topic_partition import TopicPartition
 
 OFTEN = {"metadata_log_max_record_bytes_between_snapshots": "200"}
 METADATA = "__cluster_metadata-0"

@@ -16,6 +16,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.hosted import HostedKind
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import ReadRequest
 from moldau.replication.waiters import WaitingRoom
@@ -25,7 +26,6 @@ from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 TOPIC = PartitionsToCreate(UUID(int=9), "t", [0])
 

@@ -17,13 +17,8 @@ from moldau.protocol.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
-from moldau.replication.partition_interface import (
-    Partition,
-    PartitionKey,
-    ReadAnswer,
-    ReadOutcome,
-    ReadRequest,
-)
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import Partition, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.fetch import FetchHandlers

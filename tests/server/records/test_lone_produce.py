@@ -16,9 +16,10 @@ from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.codec import decode_response
 from moldau.protocol.compiler.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.errors import RecordError
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition_interface import AppendOutcome, NoTransactions, PartitionKey, WithoutLog
+from moldau.replication.partition_interface import AppendOutcome, NoTransactions, WithoutLog
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.produce import ADMIN_CLIENT_ID, ProduceHandlers

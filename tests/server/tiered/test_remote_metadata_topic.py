@@ -18,12 +18,12 @@ from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import HEADER_SIZE_BYTES, parse_header, set_base_offset_and_epoch
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.machine import OPENING
@@ -33,7 +33,6 @@ from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError

@@ -26,10 +26,11 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, Machine
 from moldau.server.node import ServerNode
 from moldau.simulation.clients.client import Consumer, Producer, RetryError, SimulatedClient
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.restore.cluster_story import PROPERTIES, REPLICATED
 from moldau.simulation.restore.nodes import LifeOptions, LosableCluster, NodeSet
 from moldau.simulation.seeds import stream
@@ -38,7 +39,7 @@ from moldau.simulation.world.world import World
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-EVENTS: Final = PartitionName("events", 0)
+EVENTS: Final = TopicPartition("events", 0)
 RECORDS: Final = 30
 FIRST: Final = NodeSet((1, 2, 3), (1, 2, 3))
 TIER: Final = {

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.checks.log_checks import check
-from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
+from moldau.simulation.history import History, Observation, Outcome, Production
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import tiny
 from moldau.simulation.stories.tiny_node import Flaw
 
 pytestmark = pytest.mark.usefixtures("quiet_nodes")
 
-PARTITION = PartitionName("t", 0)
+PARTITION = TopicPartition("t", 0)
 LOG = [(0, b"a0"), (1, b"a1"), (2, b"b0")]
 
 

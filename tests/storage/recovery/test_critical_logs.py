@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records import Record, build_batch
 from moldau.records.batch import iter_headers, parse_header
 from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
@@ -18,7 +19,6 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/__cluster_metadata-0"
 NAME = TopicPartition("__cluster_metadata", 0)

@@ -24,6 +24,7 @@ from moldau.cluster.folders.meta_properties import (
 from moldau.cluster.image.image_records import encode_record
 from moldau.cluster.metadata_log import RECORDS_A_TURN
 from moldau.coordinators.diskless.service import DATABASE_FILE
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.quorum.core.election_state import ElectionState
@@ -36,7 +37,6 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import FileSnapshotWriter
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 __all__ = ["NewCluster", "NewNode", "copy_log", "write_log"]
 

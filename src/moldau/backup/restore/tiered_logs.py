@@ -19,6 +19,7 @@ from moldau.backup.cut_format import LogPiece
 from moldau.backup.restore.open_producers import abort_marker, open_producers
 from moldau.backup.restore.transactions import DecidedCommit
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import check_batch, iter_headers, parse_header
 from moldau.records.record import iter_records
 from moldau.runtime import Machine
@@ -29,7 +30,6 @@ from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.records import decode_event
 from moldau.tiered.metadata.segments import (

@@ -25,8 +25,9 @@ from moldau.coordinators.transactions.shard import (
     TransactionFilter,
     TransactionShard,
 )
-from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class TransactionService:
         self,
         transactional_id: str,
         producer: ProducerIdentity,
-        partitions: Sequence[TxnPartition],
+        partitions: Sequence[TopicPartition],
         client_version: int,
     ) -> None:
         """Add partitions to a transaction. The first partitions begin the transaction."""
@@ -129,8 +130,8 @@ class TransactionService:
         )
 
     async def verify(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TxnPartition]
-    ) -> dict[TxnPartition, ErrorCode]:
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Check whether partitions belong to a transaction (KIP-890)."""
         return await self._read(
             transactional_id, lambda shard, now_ms: shard.verify(transactional_id, producer, partitions)

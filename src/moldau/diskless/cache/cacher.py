@@ -32,11 +32,11 @@ from moldau.diskless.reading.read_meters import ReadMeters
 from moldau.diskless.reading.read_round import Batches
 from moldau.diskless.writing.own_commits import OwnRun
 from moldau.metrics import Meters
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import (
     LATEST_TIMESTAMP,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.worker_appends import AsideWrite

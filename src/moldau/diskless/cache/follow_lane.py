@@ -18,7 +18,6 @@ from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
     FindBatchesCall,
     FoundPartition,
-    PartitionId,
     PartitionToFind,
 )
 from moldau.diskless.cache.partition_cache import PartitionCache
@@ -26,6 +25,7 @@ from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.read_meters import ReadMeters
 from moldau.diskless.reading.read_round import Batches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class FollowLane:
         self._settings = settings
         self._meters = meters
         self._unexpected = unexpected
-        self._members: dict[PartitionId, LanePartition] = {}
+        self._members: dict[PartitionKey, LanePartition] = {}
         self._additions: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._slow: set[asyncio.Task[None]] = set()
@@ -326,7 +326,7 @@ class FollowLane:
         for number, partition in enumerate(found, 1):
             if not number % ROWS_A_TURN:
                 await asyncio.sleep(0)
-            member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
+            member = self._members.get(PartitionKey(partition.topic_id, partition.partition_index))
             if member is None or member.is_busy or member.cache.is_closed or member.cache.is_promised:
                 continue
             if not self._is_answer(member, partition):

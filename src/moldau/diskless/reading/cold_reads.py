@@ -26,7 +26,7 @@ from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.read_meters import ColdReadMeters
 from moldau.diskless.reading.read_round import Batches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _ATTEMPTS: Final = 3

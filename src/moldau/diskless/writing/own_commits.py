@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.writing.wal_file import Batch, FileShare
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import TRANSACTIONAL_BIT
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.storage.log.worker_appends import AsideWrite
 

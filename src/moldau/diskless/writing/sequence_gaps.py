@@ -9,8 +9,8 @@ itself, because the producer may have sent the dropped batch again to another br
 
 from typing import Final, NamedTuple
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
-from moldau.replication.partition_interface import PartitionKey
 
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31

@@ -38,8 +38,9 @@ from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import ObjectStorage
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
-from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 
 __all__ = ["DisklessWriter", "WriterSettings"]

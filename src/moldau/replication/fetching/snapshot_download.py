@@ -11,7 +11,7 @@ from moldau.protocol.messages.fetch_snapshot import (
     FetchSnapshotRequestTopicSnapshot,
     FetchSnapshotResponse,
 )
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition, RawSnapshotWriter
 from moldau.storage.snapshots.snapshot_log import SnapshotLog

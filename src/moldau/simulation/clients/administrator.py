@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.clients.client import Producer, RetryError, Sending, SimulatedClient
-from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream
 
 
@@ -22,7 +22,7 @@ async def open_passing_topic(
     chance = client.chance
     retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
     await client.create_topic(topic, 2, {**configs, **retention})
-    partition = PartitionName(topic, chance.randrange(2))
+    partition = TopicPartition(topic, chance.randrange(2))
     producer = Producer(
         producer_name,
         client.bootstrap,
@@ -35,7 +35,7 @@ async def open_passing_topic(
     producer.disconnect()
 
 
-async def delete_some_records(client: SimulatedClient, partition: PartitionName) -> None:
+async def delete_some_records(client: SimulatedClient, partition: TopicPartition) -> None:
     """Move the start of a partition to a random offset in the partition. If the request for the partition's
     end fails, do nothing."""
     try:

@@ -7,6 +7,7 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import read_records
@@ -20,7 +21,7 @@ from moldau.simulation.clients.client import (
     joined,
 )
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 
 PATIENCE_S: Final = 60.0
 """If each read returns the same error for this time, the record counts as unreadable."""
@@ -49,7 +50,7 @@ class Reader(SimulatedClient):
             except OSError:
                 await self.pause()
 
-    async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
+    async def read(self, partition: TopicPartition) -> tuple[list[tuple[int, bytes]], str | None]:
         """Read all records. If reading stops early, the error is also returned."""
         found: list[tuple[int, bytes]] = []
         position = end = -1
@@ -79,12 +80,12 @@ class Reader(SimulatedClient):
             await self.pause()
 
     async def _fetch(
-        self, partition: PartitionName, position: int
+        self, partition: TopicPartition, position: int
     ) -> tuple[int, int, list[tuple[int, bytes]]]:
         """The next position, the high watermark, and the records at ``position`` and after it."""
         connection = await self.leader(partition)
         wanted = FetchPartition(
-            partition=partition.index, fetch_offset=position, partition_max_bytes=1_000_000
+            partition=partition.partition, fetch_offset=position, partition_max_bytes=1_000_000
         )
         request = FetchRequest(
             max_wait_ms=500,

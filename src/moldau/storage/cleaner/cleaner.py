@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import KafkaError, Machine
 from moldau.storage.cleaner.candidates import CleanableLog, find_candidate
 from moldau.storage.cleaner.offset_map import OffsetMap
@@ -36,7 +37,6 @@ from moldau.storage.cleaner.work import (
 )
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.segments.segment_swap import remove_cleaned
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

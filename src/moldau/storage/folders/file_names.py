@@ -5,7 +5,7 @@ import uuid
 
 from crc32c import crc32c
 
-from moldau.storage.topic_partition import TopicPartition
+from moldau.protocol.partitions import TopicPartition
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable
 from struct import Struct
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import (
     CONTROL_BIT,
     NO_TIMESTAMP,
@@ -23,7 +24,6 @@ from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.open_epochs import LogEpochs
 from moldau.storage.producers.producer_state import BatchMetadata
-from moldau.storage.topic_partition import TopicPartition
 
 pack_prefix = Struct(">qii").pack
 """Packs base offset, batch length and leader epoch, because a leader overwrites these bytes of a batch."""

@@ -1,12 +1,12 @@
 """Reads a partition log. It finds batches by offset, aborted transactions, and records by timestamp."""
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.segments.timestamp_search import Step, latest_batch, search_step
-from moldau.storage.topic_partition import TopicPartition
 
 
 class LogReader:

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from typing import cast
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import Buffer, iter_headers, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError, IntegrityRules
@@ -28,7 +29,6 @@ from moldau.storage.snapshots.snapshot import (
     snapshot_file,
     snapshot_of,
 )
-from moldau.storage.topic_partition import TopicPartition
 
 
 class SnapshotLog:

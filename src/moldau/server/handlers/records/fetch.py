@@ -18,7 +18,8 @@ from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
-from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError

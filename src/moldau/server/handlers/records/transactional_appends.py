@@ -5,15 +5,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.batch import parse_header
-from moldau.replication.partition_interface import (
-    AppendAnswer,
-    AppendOutcome,
-    Partition,
-    PartitionKey,
-    TransactionalBatch,
-)
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, Partition, TransactionalBatch
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
@@ -91,7 +86,7 @@ class TransactionalAppends:
         self, partition: Partition, producer: ProducerIdentity, request: TransactionalProduce
     ) -> "_Turn":
         key = (partition.key, producer.producer_id)
-        place = TxnPartition(partition.topic, partition.key.partition)
+        place = TopicPartition(partition.topic, partition.key.partition)
         joins = request.api_version >= JOINING_VERSION
         participation = Participation(request.transactional_id, producer, place, joins)
         return _Turn(

@@ -40,9 +40,10 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import FoundOffset, PartitionKey
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
 from moldau.server.subsystems.chunks.tiering import ChunkSegmentStore

@@ -15,10 +15,10 @@ from uuid import UUID
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairLane

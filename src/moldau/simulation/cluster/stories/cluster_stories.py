@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.config.broker import BrokerConfig
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
@@ -20,7 +21,7 @@ from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Send
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.stories.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
@@ -38,7 +39,7 @@ BROKERS: Final = (11, 12)
 SEPARATE: Final = {1: "controller", 2: "controller", 3: "controller", 11: "broker", 12: "broker"}
 COMBINED: Final = {1: "controller", 11: "broker,controller", 12: "broker,controller"}
 TOPIC: Final = "events"
-PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(4))
+PARTITIONS: Final = tuple(TopicPartition(TOPIC, index) for index in range(4))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
@@ -232,7 +233,7 @@ class ClusterStory:
         self, readers: "list[asyncio.Task[Any]]", committers: list[OffsetCommitter]
     ) -> list[str]:
         await asyncio.gather(*(self._on(f"{each.name} judge", each.verify()) for each in committers))
-        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
+        final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         for number, partition in enumerate(PARTITIONS):
             final_reader = self._consumer(f"judge-{number}", number, observed=False)
             final[partition] = await self._on(final_reader.name, final_reader.read_to_end())

@@ -71,7 +71,7 @@ def files(draw: st.DrawFn) -> records.FileCommitted:
         st.lists(
             st.builds(
                 lambda at, records, size, time, append, producer: batch(
-                    at.partition_index, records, topic=at.topic_id, size=size, time=time,
+                    at.partition, records, topic=at.topic_id, size=size, time=time,
                     append_time=append, producer=producer,
                 ),
                 st.sampled_from(ids),

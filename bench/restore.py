@@ -23,6 +23,7 @@ from moldau.backup.stored_cuts import FoundCut
 from moldau.cli.serving.serve import run_on_loop
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import footer_size_bytes, write_tail
@@ -57,7 +58,7 @@ async def _save(bench: Bench, storage: ObjectStorage) -> FoundCut:
     shared = {"replicas": [1], "isr": [1], "leader": 1, "leader_epoch": bench.epoch}
     records = [
         r.FeatureLevelRecord(name="metadata.version", feature_level=26),
-        r.TopicRecord(name="__diskless_metadata", topic_id=COORDINATORS),
+        r.TopicRecord(name=DISKLESS_METADATA_TOPIC, topic_id=COORDINATORS),
         r.PartitionRecord(partition_id=0, topic_id=COORDINATORS, **shared),
         r.TopicRecord(name="bench", topic_id=TOPIC),
         *(
@@ -74,7 +75,7 @@ async def _save(bench: Bench, storage: ObjectStorage) -> FoundCut:
         metadata=part,
         metadata_offset=100,
         metadata_epoch=1,
-        logs={PartitionKey(COORDINATORS, 0): LogPieces("__diskless_metadata", tuple(pieces))},
+        logs={PartitionKey(COORDINATORS, 0): LogPieces(DISKLESS_METADATA_TOPIC, tuple(pieces))},
     )
     return FoundCut(cut, cut.created_ms)
 

@@ -11,6 +11,7 @@ from moldau.backup.cut_format import DATA_FOLDER
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_ends import SavedEnds
 from moldau.backup.saved_rounds import SavedRounds
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import MemoryStorage
 from moldau.protocol.partitions import PartitionKey, TopicPartition
@@ -22,7 +23,7 @@ from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog
 
-TOPIC = "__consumer_offsets"
+TOPIC = CONSUMER_OFFSETS_TOPIC
 LOG = PartitionKey(uuid.UUID(int=1), 0)
 BROKER, EPOCH, END = 1, 3, 10
 

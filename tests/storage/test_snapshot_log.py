@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
@@ -19,7 +20,7 @@ FOLDER = "/data/__cluster_metadata-0"
 
 
 def open_log(box: Any) -> SnapshotLog:
-    return SnapshotLog.open(box.machine, FOLDER, TopicPartition("__cluster_metadata", 0))
+    return SnapshotLog.open(box.machine, FOLDER, TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
 def append(log: SnapshotLog, epoch: int, count: int = 1) -> None:

@@ -16,6 +16,7 @@ from moldau.backup.stored_cuts import StoredCuts
 from moldau.cli.serving.serve import read_config
 from moldau.cli.storage.backup import restored_at_start
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.objects.storage import StorageError
 from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records.metadata import FeatureLevelRecord
@@ -149,7 +150,7 @@ def test_another_count_of_metadata_partitions_of_the_tier_prevents_a_restore(
     _save(
         tmp_path,
         0,
-        {PartitionKey(UUID(int=1), index): LogPieces("__remote_log_metadata") for index in range(4)},
+        {PartitionKey(UUID(int=1), index): LogPieces(REMOTE_LOG_METADATA_TOPIC) for index in range(4)},
     )
     tier = ("--set", "remote.log.storage.system.enable=true")
     seen = cli("storage", "restore", "-c", str(properties), "--dry-run", "--json", *tier)

@@ -11,7 +11,7 @@ import apsw
 import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
-from moldau.cluster.internal_topics import InternalTopic
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
     HELD,
@@ -519,7 +519,7 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         house.epoch = 4
         service = await house.start()
         entry = entry_of(
-            HostedKind("diskless", service.runtime, InternalTopic("__diskless_metadata", 1, 1, ""))
+            HostedKind("diskless", service.runtime, InternalTopic(DISKLESS_METADATA_TOPIC, 1, 1, ""))
         )
         registry = CoordinatorRegistry([entry])
         partition = lead_alone(house.machine, house.snapshot_log, 5)

@@ -10,6 +10,7 @@ from transaction_model import Pair, TransactionModel
 
 from moldau.backup.restore.revoked_commits import Decision
 from moldau.backup.restore.transactions import DecidedCommit, fence_producers
+from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import EPOCH_MAX
@@ -22,7 +23,7 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 
 def _log(folder: pathlib.Path, saved: Iterable[Pair]) -> SnapshotLog:
-    log = SnapshotLog.open(Machine.real(), str(folder), TopicPartition("__transaction_state", 0))
+    log = SnapshotLog.open(Machine.real(), str(folder), TopicPartition(TRANSACTION_STATE_TOPIC, 0))
     log.initialize_epoch(1)
     for key, value in saved:
         log.append_as_leader(build_batch([Record(0, 0, key, value)]), 1)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from writer_fakes import batch, key, topic
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
     FindBatchesCall,
     OffsetToDelete,
@@ -54,7 +55,7 @@ async def coordinators(folder: Path, machine: Machine) -> AsyncIterator[RoutingB
     logs = []
     for number in range(COORDINATORS):
         log = SnapshotLog.open(
-            machine, str(folder / f"log-{number}"), TopicPartition("__diskless_metadata", number)
+            machine, str(folder / f"log-{number}"), TopicPartition(DISKLESS_METADATA_TOPIC, number)
         )
         logs.append(log)
         local = lone_metadata_log(machine, log, 0)

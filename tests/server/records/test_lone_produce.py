@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.codec import decode_response
@@ -30,7 +31,7 @@ from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 
 ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
-NAMES = {ORDERS: "orders", OFFSETS: "__consumer_offsets", ELSEWHERE: "elsewhere"}
+NAMES = {ORDERS: "orders", OFFSETS: CONSUMER_OFFSETS_TOPIC, ELSEWHERE: "elsewhere"}
 OUTCOMES = [
     AppendOutcome(base_offset=7, log_append_time_ms=-1, log_start_offset=2),
     AppendOutcome(ErrorCode.corrupt_message, message="stored CRC 1, computed 2"),

@@ -15,7 +15,7 @@ from bombs import large_record, tiny_records
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
-from moldau.cluster.internal_topics import InternalTopic
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.partitions import PartitionKey, TopicPartition
@@ -41,7 +41,7 @@ from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, Topic
 from moldau.tiered.metadata.topic import EventWriter
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
-NAME = "__remote_log_metadata"
+NAME = REMOTE_LOG_METADATA_TOPIC
 TOPIC_ID = UUID(int=9)
 EVENT = encode_event(
     RemotePartitionDeleteMetadata(

@@ -27,6 +27,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import LATEST_TIERED_TIMESTAMP
 from moldau.runtime import ErrorCode, Machine
 from moldau.server.node import ServerNode
 from moldau.simulation.clients.client import Consumer, Producer, RetryError, SimulatedClient
@@ -49,7 +50,6 @@ TIER: Final = {
     "remote.log.manager.task.interval.ms": "500",
     "log.retention.check.interval.ms": "700",
 }
-LATEST_TIERED: Final = -5
 OFFSETS_OF_TIERS_VERSION: Final = 9
 
 
@@ -118,7 +118,7 @@ class Chunked:
     async def until_copied(self, offset: int) -> None:
         """Wait until the last offset in the remote tier is at least ``offset``."""
         for number in count():
-            if await self.offset(f"tiered-{number}", LATEST_TIERED) >= offset:
+            if await self.offset(f"tiered-{number}", LATEST_TIERED_TIMESTAMP) >= offset:
                 return
             await asyncio.sleep(1)
 

@@ -14,6 +14,7 @@ import pytest
 from simulated_cluster import BROKERS, CONTROLLERS, Cluster, separate
 
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -110,7 +111,7 @@ class Brokers:
         """Return the broker that owns the remote data of all topics, and the other broker."""
         await self.create("first", FIRST)
         await self.fill("first", FIRST)
-        owner = self.topic(FIRST, "__remote_log_metadata").partitions[0].leader
+        owner = self.topic(FIRST, REMOTE_LOG_METADATA_TOPIC).partitions[0].leader
         return (FIRST, SECOND) if owner == FIRST else (SECOND, FIRST)
 
     async def read(self, name: str, broker: int) -> list[str]:

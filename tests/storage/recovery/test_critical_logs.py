@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.partitions import TopicPartition
 from moldau.records import Record, build_batch
 from moldau.records.batch import iter_headers, parse_header
@@ -21,7 +22,7 @@ from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 FOLDER = "/data/__cluster_metadata-0"
-NAME = TopicPartition("__cluster_metadata", 0)
+NAME = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 FIRST, SECOND, THIRD = (f"{FOLDER}/{offset:020d}.log" for offset in (0, 4, 8))
 KILLED = IntegrityRules(has_snapshots=True)
 POWER_LOST = replace(KILLED, same_boot=False)

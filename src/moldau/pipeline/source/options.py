@@ -21,11 +21,12 @@ from moldau.pipeline.source.kafka_options import (
     check_kafka_option,
     unknown,
 )
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.records.compression import Compression
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""Offsets with a special meaning in the connector's JSON."""
+EARLIEST: Final = EARLIEST_TIMESTAMP
+LATEST: Final = LATEST_TIMESTAMP
+"""Offsets with a special meaning in the connector's JSON. They are numbers of ListOffsets."""
 
 STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"

@@ -36,6 +36,7 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import (
 )
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
 from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode
 from moldau.simulation.chunks.checks import check_borders, check_contents, chunk_folders, chunk_problem
 from moldau.simulation.chunks.readers import ChunkReader, ShortenedReader
@@ -195,7 +196,7 @@ class ChunkStory(ReplicationStory):
             client.disconnect()
 
     async def _delete(self, client: SimulatedClient) -> None:
-        offset = client.chance.randint(0, await client.list_offset(SHORTENED, -1))
+        offset = client.chance.randint(0, await client.list_offset(SHORTENED, LATEST_TIMESTAMP))
         self._deleted_before = max(self._deleted_before, offset)
         await client.delete_records(SHORTENED, offset)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.simulation.clients.client import Producer, RetryError, Sending, SimulatedClient
 from moldau.simulation.seeds import stream
 
@@ -39,7 +40,7 @@ async def delete_some_records(client: SimulatedClient, partition: TopicPartition
     """Move the start of a partition to a random offset in the partition. If the request for the partition's
     end fails, do nothing."""
     try:
-        end = await client.list_offset(partition, -1)
+        end = await client.list_offset(partition, LATEST_TIMESTAMP)
     except (OSError, RetryError):
         return
     await client.delete_records(partition, client.chance.randint(0, end))

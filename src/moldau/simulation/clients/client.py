@@ -27,6 +27,7 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, read_records
@@ -472,7 +473,7 @@ class Consumer(SimulatedClient):
         self.history.violate(f"{self.name} is sent to broker {broker_id}, but it has no rack")
 
     async def _begin_again(self) -> None:
-        first = await self.list_offset(self.partition, -2)
+        first = await self.list_offset(self.partition, EARLIEST_TIMESTAMP)
         if first <= self.position:
             self.history.violate(f"{self.name}: {self.position} is out of range, the first offset is {first}")
             return

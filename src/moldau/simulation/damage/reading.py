@@ -8,6 +8,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.records.batch import check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import read_records
@@ -61,8 +62,8 @@ class Reader(SimulatedClient):
                 if position < 0:
                     # The high watermark in a Fetch response covers only the commits that the broker has read.
                     # Therefore the end of the partition is requested, too.
-                    end = await self.list_offset(partition, -1)
-                    position = await self.list_offset(partition, -2)
+                    end = await self.list_offset(partition, LATEST_TIMESTAMP)
+                    position = await self.list_offset(partition, EARLIEST_TIMESTAMP)
                 position, high_watermark, batch_records = await self._fetch(partition, position)
                 found += batch_records
                 if position >= max(end, high_watermark):
@@ -99,7 +100,7 @@ class Reader(SimulatedClient):
         answer = response.responses[0].partitions[0]
         if answer.error_code is ErrorCode.offset_out_of_range:
             # Retention can delete the next record between two requests.
-            start = await self.list_offset(partition, -2)
+            start = await self.list_offset(partition, EARLIEST_TIMESTAMP)
             if start > position:
                 return start, -1, []
         if answer.error_code is not ErrorCode.none:

@@ -1,8 +1,7 @@
 """Replicated partitions on three brokers. Replicas fail while clients write and read.
 
-Every topic has three replicas, and at least two of them must be in sync. Therefore no record that is
-acknowledged with acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a
-partition are equal byte for byte up to the watermark.
+Every topic has three replicas, and at least two must be in sync. Therefore no record that is acknowledged
+with acks=all may be lost. At the end, all replicas are in sync and equal byte for byte up to the watermark.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.image.registrations import FeatureRanges
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.partitions import TopicPartition
@@ -52,7 +52,7 @@ NODE_IDS: Final = (1, 2, 3)
 BROKERS: Final = tuple(Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
 TOPIC: Final = "events"
 PARTITIONS: Final = tuple(TopicPartition(TOPIC, index) for index in range(3))
-_OFFSETS: Final = tuple(TopicPartition("__consumer_offsets", index) for index in range(2))
+_OFFSETS: Final = tuple(TopicPartition(CONSUMER_OFFSETS_TOPIC, index) for index in range(2))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _SHORT_METADATA: Final = {

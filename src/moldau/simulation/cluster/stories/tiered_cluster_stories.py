@@ -18,7 +18,11 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.partitions import TopicPartition
-from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+)
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.checks.tiered_checks import segment_problems
@@ -237,7 +241,7 @@ class TieredClusterStory(ReplicationStory):
         client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
             try:
-                first = await client.list_offset(wanted, -2)
+                first = await client.list_offset(wanted, EARLIEST_TIMESTAMP)
                 local = await client.list_offset(wanted, EARLIEST_LOCAL_TIMESTAMP, OFFSETS_OF_TIERS_VERSION)
                 tiered = await client.list_offset(wanted, LATEST_TIERED_TIMESTAMP, OFFSETS_OF_TIERS_VERSION)
                 break

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from moldau.runtime.buffers import Buffer
 
 Buffers: TypeAlias = list[Buffer]
 """A response body in parts. The network adds the length and the header, and does not join large parts.

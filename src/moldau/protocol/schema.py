@@ -27,10 +27,10 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_tran
 from uuid import UUID
 
 from moldau.runtime import ErrorCode
+from moldau.runtime.buffers import Buffer
 
 ZERO_UUID = UUID(int=0)
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 Records: TypeAlias = Buffer | Sequence[Buffer] | None
 """Record batches. They are in a single buffer, or in several buffers that are sent one after another.
 Decoding returns a memoryview of the input."""

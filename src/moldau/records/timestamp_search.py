@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
+from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader
 from moldau.records.errors import InvalidRecordError
 from moldau.records.unpacking import RECORDS_A_STEP, open_in_turn
 from moldau.records.varint import read_varlong, wrapped
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.fair_lane import NextTurn, Steps
 
 __all__ = [

@@ -25,13 +25,13 @@ from moldau.records.batch import (
     HEADER_SIZE_BYTES,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    Buffer,
     TimestampType,
     check_batch,
 )
 from moldau.records.errors import CorruptRecordError, InvalidRecordError
 from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
+from moldau.runtime.buffers import Buffer
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Number of decompressed bytes that are decoded at a time. It is large, so that the overhead of a call does

@@ -8,11 +8,12 @@ from uuid import UUID
 from moldau.client.errors import ToolError
 from moldau.diskless.wal import footer_size_bytes, parse_object, write_tail
 from moldau.protocol.partitions import TopicPartition
-from moldau.records.batch import Buffer, parse_header
+from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.hashing import murmur2
 from moldau.records.record import Headers, Record
+from moldau.runtime.buffers import Buffer
 
 BATCH_BYTES: Final = 512 * 1024
 RECORD_OVERHEAD_BYTES: Final = 32

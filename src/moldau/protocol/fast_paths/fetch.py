@@ -19,7 +19,8 @@ from moldau.protocol.compiler.primitives import uvarint
 from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from moldau.protocol.schema import Buffer, parse_versions
+from moldau.protocol.schema import parse_versions
+from moldau.runtime.buffers import Buffer
 
 FLEXIBLE_VERSION = 12
 TOPIC_ID_VERSION = 13

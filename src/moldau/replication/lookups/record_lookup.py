@@ -20,10 +20,9 @@ from moldau.records.timestamp_search import (
     choose_latest,
     search_batch,
 )
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.fair_lane import FairClient, exhaust
 from moldau.runtime.machine import Machine
-
-Buffer = bytes | memoryview
 
 
 class RecordLookup:

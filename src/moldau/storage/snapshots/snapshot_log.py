@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from moldau.protocol.partitions import TopicPartition
-from moldau.records.batch import Buffer, iter_headers, parse_header
+from moldau.records.batch import iter_headers, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.buffers import Buffer
 from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError, IntegrityRules
 from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.folders.file_names import PART_SUFFIX

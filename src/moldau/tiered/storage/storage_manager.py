@@ -13,10 +13,10 @@ from moldau.metrics import Meters
 from moldau.objects.fence import StoreFence
 from moldau.objects.storage import ObjectInfo
 from moldau.runtime import Machine
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 
 __all__ = [
-    "Buffer",
     "CustomMetadataSizeLimitExceededError",
     "HostedStorageManager",
     "IndexType",
@@ -29,8 +29,6 @@ __all__ = [
     "StorageManagerMaker",
     "check_custom_metadata",
 ]
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class RemotePlace(NamedTuple):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
+from moldau.runtime.buffers import Buffer
+from moldau.runtime.files.disk import DiskError, DiskSpace, File, Lock
 from moldau.simulation.world.disks.volume import FileNode, FolderNode, Node, Volume
 from moldau.simulation.world.process import Process
 

@@ -2,8 +2,8 @@
 number need not be zero.
 
 The check lists docstrings with a vague beginning, words that have a simpler synonym, folders with too many
-files, and small files that belong into the only file that imports them. A class name with two meanings is an
-error, and the exit code is then 1.
+files, and small files that belong into the only file that imports them. A name of a class or a type alias
+with two meanings is an error, and the exit code is then 1.
 """
 
 import ast
@@ -29,6 +29,24 @@ FAMILIES = {
 }
 """Patterns of files that are members of a regular set, with the rule of the set. Such a file may be small. In
 a pattern, ``*`` also matches the names of several folders."""
+
+BUILTIN_TYPES = {"bool", "bytearray", "bytes", "dict", "float", "int", "list", "memoryview", "str", "tuple"}
+GENERICS = {
+    *("Annotated", "Awaitable", "Callable", "Collection", "Coroutine", "Generator", "Iterable", "Iterator"),
+    *(
+        "Literal",
+        "Mapping",
+        "MutableMapping",
+        "PersistentMap",
+        "Sequence",
+        "dict",
+        "frozenset",
+        "list",
+        "set",
+    ),
+    *("tuple", "type"),
+}
+"""Names of generic types. The assignment of such a type with its arguments is a type alias."""
 
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")
 WORDS = {
@@ -108,11 +126,42 @@ def small_files(sources: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} has {lines} lines, and only {importer} imports it: can it join a file of its noun?"
 
 
-def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
-    """Classes of a module, with their places."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef):
-            yield node.name, f"{name}:{node.lineno}"
+def type_names(name: str, source: str) -> Iterator[tuple[str, str]]:
+    """Classes and type aliases of a module without leading underscores, with their places. ``_Peer`` and
+    ``Peer`` are therefore one name."""
+    body = ast.parse(source).body
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    for node in body:
+        match node:
+            case ast.ClassDef(name=one):
+                pass
+            case ast.AnnAssign(target=ast.Name(one), annotation=ast.Name("TypeAlias")):
+                pass
+            case ast.Assign(targets=[ast.Name(one)], value=value) if _is_type(value, classes):
+                pass
+            case _:
+                continue
+        yield one.lstrip("_"), f"{name}:{node.lineno}"
+
+
+def _is_type(value: ast.expr, classes: Collection[str]) -> bool:
+    """Whether an expression is certainly a type: a generic type with its arguments, or a union."""
+    match value:
+        case ast.Subscript(value=ast.Name(name)):
+            return name in GENERICS
+        case ast.BinOp(left, ast.BitOr(), right):
+            return _is_operand(left, classes) and _is_operand(right, classes)
+    return False
+
+
+def _is_operand(value: ast.expr, classes: Collection[str]) -> bool:
+    """Whether an operand of ``|`` looks like a type. Names of flags and sets look different."""
+    match value:
+        case ast.Constant(value=None):
+            return True
+        case ast.Name(name):
+            return name in classes or name in BUILTIN_TYPES or (not name.isupper() and name[:1].isupper())
+    return _is_type(value, classes)
 
 
 def findings() -> tuple[list[str], list[str]]:
@@ -129,7 +178,7 @@ def findings() -> tuple[list[str], list[str]]:
             sources[name] = source
             files[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
             warnings += riddles(name, source)
-            for one, place in class_names(name, source):
+            for one, place in type_names(name, source):
                 places[one].append(place)
     for folder, count in sorted(files.items()):
         if count > FOLDER_FILES:
@@ -139,10 +188,10 @@ def findings() -> tuple[list[str], list[str]]:
 
 
 def double_names(places: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Class names that are used for two different things, with the places of both."""
+    """Names of classes and type aliases that are used for two different things, with the places of both."""
     for one, found in sorted(places.items()):
         if len(found) > 1:
-            yield f"class {one} has {len(found)} meanings: {', '.join(found)}"
+            yield f"type {one} has {len(found)} meanings: {', '.join(found)}"
 
 
 def main() -> int:

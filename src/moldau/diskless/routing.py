@@ -65,8 +65,10 @@ class CoordinatorCalls(Protocol):
 
 
 Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete, GuardToIssue, MarkerToWrite)
-Answer = TypeVar("Answer", FoundPartition, ListedOffset, DeletedRecords, IssuedGuard, EndedTransactionPart)
-Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
+RowAnswer = TypeVar(
+    "RowAnswer", FoundPartition, ListedOffset, DeletedRecords, IssuedGuard, EndedTransactionPart
+)
+RefuseRow: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], RowAnswer]
 
 
 class RoutingBatchCoordinator:
@@ -170,17 +172,17 @@ class RoutingBatchCoordinator:
     async def _split(
         self,
         asked: Sequence[Asked],
-        ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[Answer]]],
-        refuse: "Refuse[Answer]",
-    ) -> Sequence[Answer]:
+        ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[RowAnswer]]],
+        refuse: "RefuseRow[RowAnswer]",
+    ) -> Sequence[RowAnswer]:
         """Call all coordinators in parallel. Returns the results in the order of the request."""
-        answers: dict[tuple[UUID, int], list[Answer]] = {}
+        answers: dict[tuple[UUID, int], list[RowAnswer]] = {}
 
         async def ask_one(owner: int | None, some: Sequence[Asked]) -> None:
             try:
                 if owner is None:
                     raise KafkaError(ErrorCode.unknown_topic_or_partition, "no coordinator is known for it")
-                found: Iterable[Answer] = await ask(owner, some)
+                found: Iterable[RowAnswer] = await ask(owner, some)
             except KafkaError as error:
                 found = [refuse(one.topic_id, one.partition_index, error.code, error.message) for one in some]
             except (OSError, TimeoutError):

@@ -183,7 +183,9 @@ def _run_seed(scenario: Scenario, seed: int) -> Result:
         time_limit_s=scenario.time_limit_s,
         step_limit=scenario.step_limit,
     ) as world:
-        story: Story = _Story(world, scenario) if scenario.story is None else scenario.story(world, scenario)
+        story: Story = (
+            _NodeStory(world, scenario) if scenario.story is None else scenario.story(world, scenario)
+        )
         try:
             with patience(scenario.cpu_limit_s):
                 violations = world.run(story.run())
@@ -199,7 +201,7 @@ def _run_seed(scenario: Scenario, seed: int) -> Result:
         return Result(seed, violations, digest, loop.elapsed_s(), count, story.history)
 
 
-class _Story:
+class _NodeStory:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario

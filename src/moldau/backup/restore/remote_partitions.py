@@ -12,8 +12,6 @@ from moldau.tiered.removal.expired_segments import is_of_lineage
 
 __all__ = ["end_of_deleted", "remote_chains", "without_tier"]
 
-_State = RemoteLogSegmentState
-
 
 def remote_chains(segments: RemoteSegments, image: MetadataImage) -> dict[TopicIdPartition, RemoteChain]:
     """The remote segments of classic tiered partitions. ``image`` has the metadata of the cut."""
@@ -43,10 +41,11 @@ def end_of_deleted(
     known = [each for each in segments if is_of_lineage(each, lineage, 0)]
     start = wal_start
     for one in sorted(known, key=lambda each: each.end_offset, reverse=True):
-        if one.state is _State.COPY_SEGMENT_FINISHED and one.end_offset + 1 >= start:
+        if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and one.end_offset + 1 >= start:
             start = min(start, one.start_offset)
     is_deleted = any(
-        one.state is _State.DELETE_SEGMENT_STARTED and one.start_offset < start <= one.end_offset + 1
+        one.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        and one.start_offset < start <= one.end_offset + 1
         for one in known
     )
     return start if start > log_start and is_deleted else None

@@ -31,7 +31,7 @@ from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 T = TypeVar("T")
-Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
+TransactionOperation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class TransactionService:
         return await self.runtime.read(self.partition_of(transactional_id), operation)
 
     async def _with_new_id(
-        self, partition: int, operation: Callable[[int | None], Operation]
+        self, partition: int, operation: Callable[[int | None], TransactionOperation]
     ) -> ProducerAnswer:
         """Run an operation. If the operation needs a new producer id, allocate an id and run the operation
         again with this id."""

@@ -23,7 +23,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.read_meters import ReadMeters
-from moldau.diskless.reading.read_round import Batches, ReadRound
+from moldau.diskless.reading.read_round import ReadBatches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
@@ -73,7 +73,7 @@ class LaneOwner(Protocol):
         then sends a new request."""
         ...
 
-    def append(self, cache: PartitionCache, batches: Batches) -> bool:
+    def append(self, cache: PartitionCache, batches: ReadBatches) -> bool:
         """Append batches and wake readers. Returns False when the batches cannot be appended."""
         ...
 
@@ -372,7 +372,7 @@ class FollowLane:
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
-        def deliver(number: int, batches: Batches) -> None:
+        def deliver(number: int, batches: ReadBatches) -> None:
             member, is_taken = members[number], False
             # An error in one partition's batches must not delay other batches of the same read.
             with self._unexpected.contained("caching batches"):

@@ -71,7 +71,7 @@ class _PendingAppend:
             self._appends.deadlines.remove(self._due, self)
 
 
-class Place(Protocol):
+class AppendTarget(Protocol):
     """The partition on this broker, as appends need it."""
 
     @property
@@ -96,7 +96,7 @@ class PartitionAppends:
     def __init__(
         self,
         key: PartitionKey,
-        place: Place,
+        place: AppendTarget,
         services: PartitionServices,
         config: LogConfig,
         traffic: TopicTraffic,

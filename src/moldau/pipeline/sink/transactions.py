@@ -38,7 +38,7 @@ TRANSACTION_BYTES_MAX: Final = 64 * 1024**2
 """Maximum size of a transaction in bytes. It is limited because Spark sends the rows to the driver, and the
 driver has all of them in memory."""
 
-Batches = Mapping[TopicPartition, list[bytes]]
+PartitionBatches = Mapping[TopicPartition, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def check_size(size_bytes: int) -> None:
         )
 
 
-def joined(some: Iterable[Batches]) -> dict[TopicPartition, list[bytes]]:
+def joined(some: Iterable[PartitionBatches]) -> dict[TopicPartition, list[bytes]]:
     """The batches of all tasks. Raises :class:`ToolError` if they have more than
     :data:`TRANSACTION_BYTES_MAX` in total."""
     found: dict[TopicPartition, list[bytes]] = {}
@@ -84,7 +84,7 @@ class TransactionCommitter:
         self._client = client
         self._target = target
 
-    async def commit_batch(self, query_id: str, batch_id: int, batches: Batches) -> None:
+    async def commit_batch(self, query_id: str, batch_id: int, batches: PartitionBatches) -> None:
         """Write a batch of a streaming query, unless the batch was written before."""
         producer = await self._started()
         group = group_of(self._target.transactional_id, query_id)
@@ -104,7 +104,7 @@ class TransactionCommitter:
             await producer.commit_offset(group, TopicPartition(topic, 0), committed)
         await producer.commit()
 
-    async def commit_job(self, batches: Batches) -> None:
+    async def commit_job(self, batches: PartitionBatches) -> None:
         """Write the rows of a batch job."""
         if batches:
             producer = await self._started()

@@ -39,7 +39,7 @@ _NO_LEADER = _DEFAULTS.current_leader
 _NO_SNAPSHOT = _DEFAULTS.snapshot_id
 
 
-class _Decoded(dict[bytes, FetchRequest]):
+class _DecodedRequests(dict[bytes, FetchRequest]):
     """Decoded requests of one version, by the bytes of their bodies. Callers share the requests and must not
     change them."""
 
@@ -58,7 +58,7 @@ def request_decoder(version: int) -> Callable[..., FetchRequest]:
     """Make the function that decodes Fetch requests of a version from 4 to 18."""
     if version not in parse_versions(FetchRequest.VERSIONS):
         raise ProtocolError(f"FetchRequest has no version {version} (it has {FetchRequest.VERSIONS})")
-    decoded = _Decoded(version)
+    decoded = _DecodedRequests(version)
 
     def decode(body: Buffer, left: int = UNBOUNDED, /) -> FetchRequest:
         if len(body) > _KEPT_BODY_BYTES:

@@ -45,7 +45,7 @@ class Read(NamedTuple):
     epochs: Mapping[int, int]
 
 
-Contents = Mapping[TopicPartition, Read]
+ReadContents = Mapping[TopicPartition, Read]
 
 
 class RecordChecker:
@@ -61,7 +61,7 @@ class RecordChecker:
         """The offset of each production (a produced batch) that was acknowledged after a restored cut,
         because the restore may have moved the batch. The key is the ``id`` of the production."""
 
-    def check(self, after: Contents, cut_s: float) -> None:
+    def check(self, after: ReadContents, cut_s: float) -> None:
         """Check all records after a restore. The restored cut began at ``cut_s``."""
         for production in self._history.productions:
             if production.outcome is Outcome.OK:
@@ -70,7 +70,7 @@ class RecordChecker:
             self._check_order(partition, [value for _, value in read.records])
         self.note_read(after)
 
-    def note_read(self, contents: Contents) -> None:
+    def note_read(self, contents: ReadContents) -> None:
         """Compare these records with the records that were read earlier. Two records with the same offset and
         epoch must be equal."""
         for partition, read in contents.items():

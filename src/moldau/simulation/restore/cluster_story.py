@@ -16,7 +16,7 @@ from moldau.simulation.clients.client import Sending, SimulatedClient
 from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.damage.reading import Reader
 from moldau.simulation.history import History
-from moldau.simulation.restore.checks import Contents, Read, RecordChecker, TimedHistory
+from moldau.simulation.restore.checks import Read, ReadContents, RecordChecker, TimedHistory
 from moldau.simulation.restore.clients import (
     GroupProgress,
     Losses,
@@ -212,7 +212,7 @@ class RestoredClusterStory:
 
     # Checks --------------------------------------------------------------------------------------
 
-    async def _check(self, number: int, before: Contents, cut_s: float) -> None:
+    async def _check(self, number: int, before: ReadContents, cut_s: float) -> None:
         # A leader returns only the commits that it knows. It learns of other brokers' commits a little later.
         await asyncio.sleep(QUIET_S)
         after = await self._contents(f"after {number}")
@@ -257,7 +257,7 @@ class RestoredClusterStory:
         now_ms = self._cluster.hosts[0].clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
 
-    async def _contents(self, name: str) -> Contents:
+    async def _contents(self, name: str) -> ReadContents:
         found: dict[TopicPartition, Read] = {}
         for place in PARTITIONS:
             reader = self._begin_at_any(Reader, f"{name} {place.partition}")

@@ -22,7 +22,7 @@ from moldau.server.settings import development_config
 from moldau.simulation.clients.client import Bootstrap, Producer, Sending, SimulatedClient
 from moldau.simulation.damage.reading import Reader
 from moldau.simulation.history import History
-from moldau.simulation.restore.checks import Contents, Read, RecordChecker, TimedHistory
+from moldau.simulation.restore.checks import Read, ReadContents, RecordChecker, TimedHistory
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
@@ -168,7 +168,7 @@ class RestoreStory:
 
     # Checks --------------------------------------------------------------------------------------
 
-    async def _check(self, before: Contents, after: Contents) -> None:
+    async def _check(self, before: ReadContents, after: ReadContents) -> None:
         report = self._report
         if report is None:
             self.history.violate("no state was saved before the disks vanished")
@@ -190,7 +190,7 @@ class RestoreStory:
         now_ms = self._node.clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
 
-    async def _contents(self, name: str) -> Contents:
+    async def _contents(self, name: str) -> ReadContents:
         found: dict[TopicPartition, Read] = {}
         for partition in self._partitions:
             seed = stream(self._world.seed, name, *partition)

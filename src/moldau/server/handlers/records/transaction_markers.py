@@ -61,7 +61,7 @@ class Participation(NamedTuple):
     the transaction."""
 
 
-Verify = Callable[[Participation], Awaitable[None]]
+VerifyParticipation = Callable[[Participation], Awaitable[None]]
 """Waits until it is certain that a partition belongs to the transaction. Raises ``KafkaError`` if it does not
 belong to the transaction."""
 
@@ -70,7 +70,11 @@ class TransactionalHandlers:
     """Handles WriteTxnMarkers and TxnOffsetCommit."""
 
     def __init__(
-        self, groups: GroupService, write_marker: WriteMarker, verify: Verify, authorizer: Authorizer
+        self,
+        groups: GroupService,
+        write_marker: WriteMarker,
+        verify: VerifyParticipation,
+        authorizer: Authorizer,
     ) -> None:
         self._groups = groups
         self._write_marker = write_marker

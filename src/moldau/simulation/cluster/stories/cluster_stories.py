@@ -19,7 +19,7 @@ from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.cluster.formatted import format_folders
-from moldau.simulation.cluster.stories.quorum_stories import QuorumCheckers, Witness
+from moldau.simulation.cluster.stories.quorum_stories import QuorumCheckers, QuorumWitness
 from moldau.simulation.coordinators.agreement import watch_coordinators
 from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -206,7 +206,7 @@ class ClusterStory:
         controller = node.find(ControllerSubsystem)
         host = self._world.host(f"node-{node_id}")
         service = None if controller is None else controller.service
-        Witness(self._checkers, f"{host.name}.{host.life}", node.metadata, service)
+        QuorumWitness(self._checkers, f"{host.name}.{host.life}", node.metadata, service)
         raise RuntimeError(await node.failed())
 
     def _config(self, node_id: int) -> BrokerConfig:

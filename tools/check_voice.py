@@ -9,9 +9,11 @@ with two meanings is an error, and the exit code is then 1.
 import ast
 import collections
 import fnmatch
+import io
 import pathlib
 import re
 import sys
+import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -58,12 +60,30 @@ WORDS = {
     "in so many words": "explicitly",
     "nobody": "no client, no other code, never",
     "somebody": "a client, another program",
-    "whoever": "the caller, the reader",
     "somebody else's": "a plug-in's",
+    "tidy": "reconcile",
+    "sweep": "collect, garbage-collect",
+    "judge": "check",
+    "strays": "orphans, stray folders",
+    "surroundings": "dependencies, context",
+    "whoever": "the caller, the reader",
     "nobody is at": "with no … in progress",
     "is put in order": "is reconciled",
     "in the night before": "a date",
 }
+"""Words that docstrings and comments should not contain, with better words."""
+NAMES = {
+    "judge": "check",
+    "look": "find, read, search",
+    "standing": "status",
+    "surroundings": "dependencies, context",
+    "sweep": "collect, garbage-collect",
+    "take": "a verb that names the taken thing",
+    "tell": "notify, report",
+    "tidy": "reconcile",
+}
+"""Names that functions and classes should not have, with better names. In longer names, such as
+``take_snapshot``, the next words may make the meaning clear."""
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -81,14 +101,33 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             before = statement
 
 
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each comment."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
 def riddles(name: str, source: str) -> Iterator[str]:
-    """Docstrings of a module that begin without a clear subject, or use a word that has a simpler synonym."""
+    """Docstrings of a module that begin without a clear subject, and words in docstrings, comments and names
+    that have a simpler synonym."""
     for line, text in docstrings(ast.parse(source)):
         if RIDDLE.match(text):
             yield f"{name}:{line}: begins with a riddle: {text.splitlines()[0]}"
-        for word, better in WORDS.items():
-            if re.search(rf"\b{word}\b", text):
-                yield f"{name}:{line}: {word!r}: write {better}"
+        yield from _words(f"{name}:{line}", text)
+    for line, text in comments(source):
+        yield from _words(f"{name}:{line}", text)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            better = NAMES.get(node.name.strip("_").lower())
+            if better is not None:
+                yield f"{name}:{node.lineno}: {node.name!r}: write {better}"
+
+
+def _words(place: str, text: str) -> Iterator[str]:
+    for word, better in WORDS.items():
+        if re.search(rf"\b{word}\b", text, re.IGNORECASE):
+            yield f"{place}: {word!r}: write {better}"
 
 
 def imported_files(source: str, files: Collection[str]) -> set[str]:

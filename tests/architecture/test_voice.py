@@ -37,6 +37,15 @@ def test_a_vague_docstring_and_a_word_to_avoid_are_named_with_their_line() -> No
     ]
 
 
+def test_comments_and_names_are_checked() -> None:
+    source = "# Nobody reads it.\nclass Judge:\n    def _take(self): ...\n    def take_snapshot(self): ...\n"
+    assert list(check_voice.riddles("one.py", source)) == [
+        "one.py:1: 'nobody': write no client, no other code, never",
+        "one.py:2: 'Judge': write check",
+        "one.py:3: '_take': write a verb that names the taken thing",
+    ]
+
+
 def test_classes_of_a_module_are_named_with_their_line() -> None:
     assert list(check_voice.type_names("one.py", SOURCE)) == [("Whole", "one.py:7")]
 

@@ -42,7 +42,7 @@ def test_a_sound_history_passes() -> None:
         ([*LOG, (3, b"b0")], "doubled"),
         ([(0, b"a0"), (1, b"a1"), (3, b"b0")], "not dense"),
         ([(0, b"a1"), (1, b"a0"), (2, b"b0")], "stands behind"),
-        ([*LOG, (3, b"ghost")], "nobody sent"),
+        ([*LOG, (3, b"ghost")], "no producer sent"),
         ([(0, b"b0"), (1, b"a0"), (2, b"a1")], "was acknowledged at"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_loss_of_power_may_damage_any_unsynced_batch(box: Any) -> None:
     assert report.has_cut
 
 
-def test_without_its_durable_offset_a_log_is_judged_by_its_bytes(box: Any) -> None:
+def test_without_its_durable_offset_the_bytes_of_a_log_are_checked(box: Any) -> None:
     filled(box)
     box.disk.write_atomically(f"{FOLDER}/{DURABLE_OFFSET}", b"garbage")
     report = RecoveryReport()

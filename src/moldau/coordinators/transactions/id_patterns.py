@@ -169,7 +169,7 @@ class _PatternParser:
         self._at += 1
         return char
 
-    def _take(self, text: str) -> bool:
+    def _accept(self, text: str) -> bool:
         if not self._pattern.startswith(text, self._at):
             return False
         self._at += len(text)
@@ -180,13 +180,13 @@ class _PatternParser:
 
     def _alternatives(self) -> _PatternNode:
         nodes = [self._sequence()]
-        while self._take("|"):
+        while self._accept("|"):
             nodes.append(self._sequence())
         return self._folded(nodes, self._automaton.either)
 
     def _sequence(self) -> _PatternNode:
         nodes: list[_PatternNode] = [lambda: _EMPTY]
-        while self._depth == 0 and self._take("^"):
+        while self._depth == 0 and self._accept("^"):
             pass
         while (char := self._peek()) not in ("", "|", ")"):
             if char == "$" and self._depth == 0 and self._pattern[self._at + 1 : self._at + 2] in ("", "|"):
@@ -211,7 +211,7 @@ class _PatternParser:
         counts = self._counts()
         if counts is None:
             return node
-        self._take("?")  # greedy and lazy repetitions match the same whole ids
+        self._accept("?")  # greedy and lazy repetitions match the same whole ids
         if self._peek() in ("*", "+", "?") or self._counts() is not None:
             self._refuse_here()
         low, high = counts
@@ -236,7 +236,7 @@ class _PatternParser:
     def _counts(self) -> tuple[int, int | None] | None:
         """Read the lowest and the highest number of repetitions. ``None`` if there is no repetition here."""
         for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self._take(sign):
+            if self._accept(sign):
                 return counts
         if self._peek() != "{":
             return None
@@ -272,13 +272,13 @@ class _PatternParser:
         return lambda: self._automaton.position(characters)
 
     def _group(self) -> _PatternNode:
-        if self._peek() == "?" and not self._take("?:"):
+        if self._peek() == "?" and not self._accept("?:"):
             self._refuse_here()
         self._depth += 1
         if self._depth > DEPTH_MAX:
             _refuse("it has too many groups inside of each other")
         node = self._alternatives()
-        if not self._take(")"):
+        if not self._accept(")"):
             _refuse("a group has no end")
         self._depth -= 1
         return node
@@ -301,7 +301,7 @@ class _PatternParser:
 
     def _class(self) -> _Characters:
         """Read a class. Its bracket has been read."""
-        negated = self._take("^")
+        negated = self._accept("^")
         parts: list[_Characters] = []
         # A bracket at the beginning of a class is a character.
         while (char := self._next()) != "]" or not parts:

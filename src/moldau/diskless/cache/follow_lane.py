@@ -215,13 +215,13 @@ class FollowLane:
         would return promised batches again.
         """
         if self._nudge is None:
-            self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
+            self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._renew_request)
 
     def _look_at_additions(self) -> None:
         self._additions = None
         self._changed.set()
 
-    def _look(self) -> None:
+    def _renew_request(self) -> None:
         self._nudge = None
         if self._finding is None or not self._is_awaited():
             self._changed.set()
@@ -315,7 +315,8 @@ class FollowLane:
         if count > MEMBERS_A_CALL:
             return wait_ms // ceil(count / MEMBERS_A_CALL)
         if asked_count < count:
-            # A member that the request leaves out may have to wait for the next request; see :meth:`_look`.
+            # A member that the request leaves out may have to wait for the next request; see
+            # :meth:`_renew_request`.
             return wait_ms
         return wait_ms * min(LONGEST_WAIT, max(1, count // MEMBERS_A_WAIT))
 

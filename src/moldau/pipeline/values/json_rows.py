@@ -198,11 +198,11 @@ def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
 def has_repeated_names(value: bytes) -> bool:
     repeated = False
 
-    def look(pairs: list[tuple[str, Any]]) -> None:
+    def note_names(pairs: list[tuple[str, Any]]) -> None:
         nonlocal repeated
         repeated = repeated or len({name for name, _ in pairs}) < len(pairs)
 
-    json.loads(value.decode(errors="replace"), object_pairs_hook=look, parse_int=len, parse_float=len)
+    json.loads(value.decode(errors="replace"), object_pairs_hook=note_names, parse_int=len, parse_float=len)
     return repeated
 
 

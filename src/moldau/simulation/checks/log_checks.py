@@ -89,7 +89,7 @@ def _check_productions(
                 yield f"{_name(partition)}: {value!r} was refused and is there"
     for offset, value in log:
         if value not in sent:
-            yield f"{_name(partition)}: nobody sent {value!r} at {offset}"
+            yield f"{_name(partition)}: no producer sent {value!r}, which is at {offset}"
 
 
 def _check_order(history: History, partition: TopicPartition, log: FinalLog) -> Iterator[str]:

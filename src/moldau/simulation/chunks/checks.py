@@ -32,7 +32,7 @@ def check_borders(name: TopicPartition, partition: PartitionRegistration) -> Ite
 def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
     """The folders of chunks on a host's disk. Each entry is the name of a folder and the start offset of its
     chunk."""
-    disk = host.disk.mount(Process("judge"))
+    disk = host.disk.mount(Process("checks"))
     found = set()
     for name in disk.list(folder):
         named = chunk_of(name)
@@ -49,7 +49,7 @@ def first_common_offset(
     path = f"{folder}/{chunk_folder(name, chunk.start_offset)}"
     first = chunk.start_offset
     for broker_id in chunk.isr:
-        disk = hosts[broker_id].disk.mount(Process("judge"))
+        disk = hosts[broker_id].disk.mount(Process("checks"))
         names = disk.list(path) if disk.is_dir(path) else []
         bases = [int(each.removesuffix(LOG_SUFFIX)) for each in names if each.endswith(LOG_SUFFIX)]
         first = max(first, min(bases, default=first))
@@ -64,7 +64,7 @@ def check_contents(
     contents: dict[int, bytes] = {}
     path = f"{folder}/{chunk_folder(name, chunk.start_offset)}"
     for broker_id in chunk.isr:
-        disk = hosts[broker_id].disk.mount(Process("judge"))
+        disk = hosts[broker_id].disk.mount(Process("checks"))
         if not disk.is_dir(path):
             yield f"{name}: broker {broker_id} has no chunk {chunk.start_offset}"
             continue

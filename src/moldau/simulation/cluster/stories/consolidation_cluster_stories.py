@@ -131,4 +131,4 @@ class ConsolidationClusterStory(DisklessClusterStory):
             partition = node.get(PartitionsSubsystem).partition(wanted.topic, wanted.partition)
             if isinstance(partition, DisklessPartition) and partition.is_leader:
                 return node
-        raise SimulationError(f"nobody leads {wanted}")
+        raise SimulationError(f"{wanted} has no leader")

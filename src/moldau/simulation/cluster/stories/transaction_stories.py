@@ -99,8 +99,8 @@ class TransactionClusterStory(DisklessClusterStory):
         await storm
         self.history.note("producers are done")
         await self._converge()
-        judges = [self._list_reader("judge", number) for number in range(len(PLACES))]
-        await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in judges))
+        final_readers = [self._list_reader("judge", number) for number in range(len(PLACES))]
+        await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in final_readers))
         offsets = [self._on(f"{each.name} offsets", self._offset_of(each.name)) for each in producers]
         committed = await asyncio.gather(*offsets)
         for watch in watching:
@@ -108,13 +108,13 @@ class TransactionClusterStory(DisklessClusterStory):
         await self._converge()
         await self._check()
         transactions = [each for producer in producers for each in producer.transactions]
-        final = dict(enumerate(each.reads for each in judges))
+        final = dict(enumerate(each.reads for each in final_readers))
         polls = {each.name: dict(enumerate(one.reads for one in each.readers)) for each in producers}
         reads = polls | {"observers": dict(enumerate(each.reads for each in observers))}
         self._found = [
             *check_transactions(
                 transactions,
-                {number: each.values for number, each in enumerate(judges)},
+                {number: each.values for number, each in enumerate(final_readers)},
                 {number: each.values for number, each in enumerate(observers)},
                 {each.name: offset for each, offset in zip(producers, committed, strict=True)},
             ),

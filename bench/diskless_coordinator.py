@@ -19,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.cli.serving.serve import run_on_loop
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -27,10 +28,10 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.runtime.garbage_collection import collect_rarely
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 PARTITIONS, PRODUCERS = 50, 10
@@ -54,9 +55,8 @@ class Bench:
         """Start the coordinator. Returns the seconds until its state is loaded."""
         began = time.perf_counter()
         self.epoch += 1
-        self.snapshots = SnapshotLog.open(
-            self.machine, str(self.folder / "__diskless_metadata-0"), TopicPartition("__diskless_metadata", 0)
-        )
+        partition = TopicPartition(DISKLESS_METADATA_TOPIC, 0)
+        self.snapshots = SnapshotLog.open(self.machine, str(self.folder / str(partition)), partition)
         self.log = lone_metadata_log(self.machine, self.snapshots, self.epoch)
         self.service = DisklessCoordinator(self.machine)
         self.service.load(0, self.epoch, self.log)

@@ -24,8 +24,9 @@ from crc32c import crc32c
 from bench.loads import canned
 from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
-from moldau.records.batch import CHECKED_FROM, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, Buffer, parse_header
+from moldau.records.batch import CHECKED_FROM, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, parse_header
 from moldau.replication import classic_partition
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.garbage_collection import collect_rarely
 from moldau.runtime.machine import Machine
 from moldau.server.node import ServerNode

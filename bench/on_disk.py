@@ -16,11 +16,11 @@ from functools import partial
 
 from bench.hostile import bomb
 from moldau.cli.main import main as command_line
+from moldau.protocol.partitions import TopicPartition
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import parse_header, validate_produce
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 SMALL = build_batch([Record(0, 0, None, b"v")])
 ROLLS = 400

@@ -14,7 +14,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from bench.diskless_coordinator import PARTITIONS, TOPIC, Bench
-from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogId, LogPiece, LogPieces, ObjectPart
+from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogPiece, LogPieces, ObjectPart
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.recommit import ObjectWindow, RecommitReport, find_objects, list_objects
@@ -23,12 +23,14 @@ from moldau.backup.stored_cuts import FoundCut
 from moldau.cli.serving.serve import run_on_loop
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.objects import MemoryStorage
 from moldau.objects.faults import S3_LATENCY, FaultyStorage, StorageWeather
 from moldau.objects.storage import ObjectStorage
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.records.batch import iter_headers, parse_header
@@ -56,7 +58,7 @@ async def _save(bench: Bench, storage: ObjectStorage) -> FoundCut:
     shared = {"replicas": [1], "isr": [1], "leader": 1, "leader_epoch": bench.epoch}
     records = [
         r.FeatureLevelRecord(name="metadata.version", feature_level=26),
-        r.TopicRecord(name="__diskless_metadata", topic_id=COORDINATORS),
+        r.TopicRecord(name=DISKLESS_METADATA_TOPIC, topic_id=COORDINATORS),
         r.PartitionRecord(partition_id=0, topic_id=COORDINATORS, **shared),
         r.TopicRecord(name="bench", topic_id=TOPIC),
         *(
@@ -73,7 +75,7 @@ async def _save(bench: Bench, storage: ObjectStorage) -> FoundCut:
         metadata=part,
         metadata_offset=100,
         metadata_epoch=1,
-        logs={LogId(COORDINATORS, 0): LogPieces("__diskless_metadata", tuple(pieces))},
+        logs={PartitionKey(COORDINATORS, 0): LogPieces(DISKLESS_METADATA_TOPIC, tuple(pieces))},
     )
     return FoundCut(cut, cut.created_ms)
 

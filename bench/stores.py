@@ -7,7 +7,7 @@ from typing import Final
 from moldau.metrics import Meters
 from moldau.objects import S3_LATENCY, FaultyStorage, ObjectInfo, ObjectNotFoundError, StorageWeather
 from moldau.runtime import Machine
-from moldau.runtime.files.disk import Buffer
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 KEPT_OBJECTS: Final = 4

@@ -27,7 +27,9 @@ from demo_processes import ClusterProcesses, Deadline, Late
 from demo_streams import PARTITIONS, QUIET, GroupReader, OrderStream, read_from_the_beginning
 from rich.table import Table
 
-COORDINATORS = "__diskless_metadata"
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+
+COORDINATORS = DISKLESS_METADATA_TOPIC
 REPLICAS = 3
 TOPICS: dict[str, tuple[str, ...]] = {
     "classic": (),

@@ -2,10 +2,10 @@
 
 import uuid
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager, NewLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 async def get_or_create(

@@ -91,15 +91,6 @@ PORTS: Final = frozenset({"moldau.runtime.files.disk", "moldau.runtime.workers"}
 """The ports for files and threads. A module that says that it is pure may not import them itself. It may
 import another module that uses a port only as an argument, for the sake of the pure functions there."""
 EXCEPTIONS: Final = {
-    **{
-        (f"moldau.{module}", "moldau.replication.partition_interface"): "imports only PartitionKey, a value"
-        for module in (
-            "chunks.redirects",
-            "diskless.writing.buffers.buffer",
-            "diskless.writing.sequence_gaps",
-            "replication.fetching.fetch_session",
-        )
-    },
     ("moldau.diskless.writing.buffers.arenas", "mmap"): "allocates memory, without a file",
     ("moldau.protocol.codec", "importlib"): "loads the generated module of a message at its first use",
 }

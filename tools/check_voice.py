@@ -2,16 +2,18 @@
 number need not be zero.
 
 The check lists docstrings with a vague beginning, words that have a simpler synonym, folders with too many
-files, and small files that belong into the only file that imports them. A class name with two meanings is an
-error, and the exit code is then 1.
+files, and small files that belong into the only file that imports them. A name of a class or a type alias
+with two meanings is an error, and the exit code is then 1.
 """
 
 import ast
 import collections
 import fnmatch
+import io
 import pathlib
 import re
 import sys
+import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -31,6 +33,24 @@ FAMILIES = {
 """Patterns of files that are members of a regular set, with the rule of the set. Such a file may be small. In
 a pattern, ``*`` also matches the names of several folders."""
 
+BUILTIN_TYPES = {"bool", "bytearray", "bytes", "dict", "float", "int", "list", "memoryview", "str", "tuple"}
+GENERICS = {
+    *("Annotated", "Awaitable", "Callable", "Collection", "Coroutine", "Generator", "Iterable", "Iterator"),
+    *(
+        "Literal",
+        "Mapping",
+        "MutableMapping",
+        "PersistentMap",
+        "Sequence",
+        "dict",
+        "frozenset",
+        "list",
+        "set",
+    ),
+    *("tuple", "type"),
+}
+"""Names of generic types. The assignment of such a type with its arguments is a type alias."""
+
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")
 WORDS = {
     "for to": "to",
@@ -41,12 +61,30 @@ WORDS = {
     "in so many words": "explicitly",
     "nobody": "no client, no other code, never",
     "somebody": "a client, another program",
-    "whoever": "the caller, the reader",
     "somebody else's": "a plug-in's",
+    "tidy": "reconcile",
+    "sweep": "collect, garbage-collect",
+    "judge": "check",
+    "strays": "orphans, stray folders",
+    "surroundings": "dependencies, context",
+    "whoever": "the caller, the reader",
     "nobody is at": "with no … in progress",
     "is put in order": "is reconciled",
     "in the night before": "a date",
 }
+"""Words that docstrings and comments should not contain, with better words."""
+NAMES = {
+    "judge": "check",
+    "look": "find, read, search",
+    "standing": "status",
+    "surroundings": "dependencies, context",
+    "sweep": "collect, garbage-collect",
+    "take": "a verb that names the taken thing",
+    "tell": "notify, report",
+    "tidy": "reconcile",
+}
+"""Names that functions and classes should not have, with better names. In longer names, such as
+``take_snapshot``, the next words may make the meaning clear."""
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -64,14 +102,33 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             before = statement
 
 
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each comment."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
 def riddles(name: str, source: str) -> Iterator[str]:
-    """Docstrings of a module that begin without a clear subject, or use a word that has a simpler synonym."""
+    """Docstrings of a module that begin without a clear subject, and words in docstrings, comments and names
+    that have a simpler synonym."""
     for line, text in docstrings(ast.parse(source)):
         if RIDDLE.match(text):
             yield f"{name}:{line}: begins with a riddle: {text.splitlines()[0]}"
-        for word, better in WORDS.items():
-            if re.search(rf"\b{word}\b", text):
-                yield f"{name}:{line}: {word!r}: write {better}"
+        yield from _words(f"{name}:{line}", text)
+    for line, text in comments(source):
+        yield from _words(f"{name}:{line}", text)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            better = NAMES.get(node.name.strip("_").lower())
+            if better is not None:
+                yield f"{name}:{node.lineno}: {node.name!r}: write {better}"
+
+
+def _words(place: str, text: str) -> Iterator[str]:
+    for word, better in WORDS.items():
+        if re.search(rf"\b{word}\b", text, re.IGNORECASE):
+            yield f"{place}: {word!r}: write {better}"
 
 
 def crowded_folders(names: Iterable[str]) -> Iterator[str]:
@@ -121,11 +178,42 @@ def small_files(sources: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} has {lines} lines, and only {importer} imports it: can it join a file of its noun?"
 
 
-def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
-    """Classes of a module, with their places."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef):
-            yield node.name, f"{name}:{node.lineno}"
+def type_names(name: str, source: str) -> Iterator[tuple[str, str]]:
+    """Classes and type aliases of a module without leading underscores, with their places. ``_Peer`` and
+    ``Peer`` are therefore one name."""
+    body = ast.parse(source).body
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    for node in body:
+        match node:
+            case ast.ClassDef(name=one):
+                pass
+            case ast.AnnAssign(target=ast.Name(one), annotation=ast.Name("TypeAlias")):
+                pass
+            case ast.Assign(targets=[ast.Name(one)], value=value) if _is_type(value, classes):
+                pass
+            case _:
+                continue
+        yield one.lstrip("_"), f"{name}:{node.lineno}"
+
+
+def _is_type(value: ast.expr, classes: Collection[str]) -> bool:
+    """Whether an expression is certainly a type: a generic type with its arguments, or a union."""
+    match value:
+        case ast.Subscript(value=ast.Name(name)):
+            return name in GENERICS
+        case ast.BinOp(left, ast.BitOr(), right):
+            return _is_operand(left, classes) and _is_operand(right, classes)
+    return False
+
+
+def _is_operand(value: ast.expr, classes: Collection[str]) -> bool:
+    """Whether an operand of ``|`` looks like a type. Names of flags and sets look different."""
+    match value:
+        case ast.Constant(value=None):
+            return True
+        case ast.Name(name):
+            return name in classes or name in BUILTIN_TYPES or (not name.isupper() and name[:1].isupper())
+    return _is_type(value, classes)
 
 
 def findings() -> tuple[list[str], list[str]]:
@@ -140,7 +228,7 @@ def findings() -> tuple[list[str], list[str]]:
                 continue
             sources[name] = source
             warnings += riddles(name, source)
-            for one, place in class_names(name, source):
+            for one, place in type_names(name, source):
                 places[one].append(place)
     warnings += crowded_folders(
         str(path.relative_to(ROOT)) for root in FOLDER_FILES for path in (ROOT / root).rglob("*.py")
@@ -150,10 +238,10 @@ def findings() -> tuple[list[str], list[str]]:
 
 
 def double_names(places: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Class names that are used for two different things, with the places of both."""
+    """Names of classes and type aliases that are used for two different things, with the places of both."""
     for one, found in sorted(places.items()):
         if len(found) > 1:
-            yield f"class {one} has {len(found)} meanings: {', '.join(found)}"
+            yield f"type {one} has {len(found)} meanings: {', '.join(found)}"
 
 
 def main() -> int:

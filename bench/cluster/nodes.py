@@ -20,6 +20,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER, CLUSTER_METADATA_TOPIC
 from moldau.protocol.schema import Message
 
 Figures: TypeAlias = dict[str, float | int | str]
@@ -99,7 +100,7 @@ class ClusterNodes:
         return ",".join(map(self.address, self.brokers))
 
     def metadata_folder(self, node_id: int) -> pathlib.Path:
-        return self.folder / str(node_id) / "__cluster_metadata-0"
+        return self.folder / str(node_id) / CLUSTER_METADATA_FOLDER
 
     def start(self, *node_ids: int) -> None:
         for node_id in node_ids or (*self.controllers, *self.brokers):
@@ -202,7 +203,7 @@ class KafkaNodes(ClusterNodes):
 def quorum_request() -> DescribeQuorumRequest:
     """A request for the leader and the voters of the metadata log."""
     partition = DescribeQuorumRequestPartitionData(partition_index=0)
-    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
+    topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
     return DescribeQuorumRequest(topics=[topic])
 
 

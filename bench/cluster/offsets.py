@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from bench.cluster.nodes import METADATA, ClusterNodes, wait_until
 from bench.partitions import Connection
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.offset_commit import (
@@ -21,7 +22,6 @@ from moldau.protocol.messages.offset_fetch import (
 )
 from moldau.runtime.errors import ErrorCode
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 TOPIC: Final = "committed"
 OFFSETS_A_GROUP: Final = 1_000
 OFFSET_COMMIT: Final = (8, 8)
@@ -76,7 +76,7 @@ def _commit(connection: Connection, group: str) -> None:
 
 def _leader(nodes: ClusterNodes) -> int:
     """The leader of the partition according to the last broker that responds, or -1."""
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=OFFSETS_TOPIC)])
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=CONSUMER_OFFSETS_TOPIC)])
     for node_id in reversed(nodes.brokers):
         try:
             (topic,) = nodes.ask(node_id, METADATA, request).topics

@@ -16,11 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.brokers import free_ports
 from bench.cluster.nodes import BROKERS, METADATA, MoldauNodes, wait_until
 from bench.partitions import Connection
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 RACKS: Final = {1: "a", 2: "b", 3: "c"}
 COORDINATORS: Final = 3
-COORDINATORS_TOPIC: Final = "__diskless_metadata"
+COORDINATORS_TOPIC: Final = DISKLESS_METADATA_TOPIC
 UPLOADS: Final = "moldau_diskless_Writer_FilesUploadedPerSec_total"
 STORE_REQUESTS: Final = "moldau_objects_ObjectStorage_RequestsPerSec_total"
 FETCH_REQUESTS: Final = 'operation="fetch"'

@@ -25,6 +25,7 @@ from bench.loads.load import cpu_s, percentiles
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP
 
 LEAST_PRIORITY: Final = 19
 PARTITION_BYTES: Final = 1 << 20
@@ -32,7 +33,6 @@ PARTITION_BYTES: Final = 1 << 20
 limit for the whole response."""
 ANSWER_BYTES: Final = 50 << 20
 LIST_OFFSETS_VERSION: Final = 8
-EARLIEST_LOCAL: Final = -4
 BATCH_HEAD_BYTES: Final = 27
 """Number of bytes from the start of a batch to the end of the field "last offset delta" in its header."""
 DISCARD_BYTES: Final = 1 << 20
@@ -141,7 +141,7 @@ class CatchUpReader:
 
     def _local_start(self, partition: int) -> int:
         row = ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=-1, timestamp=EARLIEST_LOCAL
+            partition_index=partition, current_leader_epoch=-1, timestamp=EARLIEST_LOCAL_TIMESTAMP
         )
         topics = [ListOffsetsTopic(name=self._topic, partitions=[row])]
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)

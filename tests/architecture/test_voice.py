@@ -37,13 +37,42 @@ def test_a_vague_docstring_and_a_word_to_avoid_are_named_with_their_line() -> No
     ]
 
 
+def test_comments_and_names_are_checked() -> None:
+    source = "# Nobody reads it.\nclass Judge:\n    def _take(self): ...\n    def take_snapshot(self): ...\n"
+    assert list(check_voice.riddles("one.py", source)) == [
+        "one.py:1: 'nobody': write no client, no other code, never",
+        "one.py:2: 'Judge': write check",
+        "one.py:3: '_take': write a verb that names the taken thing",
+    ]
+
+
 def test_classes_of_a_module_are_named_with_their_line() -> None:
-    assert list(check_voice.class_names("one.py", SOURCE)) == [("Whole", "one.py:7")]
+    assert list(check_voice.type_names("one.py", SOURCE)) == [("Whole", "one.py:7")]
 
 
-def test_a_class_name_with_two_meanings_is_an_error() -> None:
+def test_type_aliases_of_a_module_are_named_and_values_are_not() -> None:
+    source = "\n".join(
+        (
+            "class _Peer: ...",
+            "Row = dict[str, int]",
+            'Answer: TypeAlias = "Row | None"',
+            "Call = Callable[[], None] | _Peer",
+            "FLAGS = READ | WRITE",
+            "FIRST = ROWS[0]",
+            "limit = count",
+        )
+    )
+    assert list(check_voice.type_names("one.py", source)) == [
+        ("Peer", "one.py:1"),
+        ("Row", "one.py:2"),
+        ("Answer", "one.py:3"),
+        ("Call", "one.py:4"),
+    ]
+
+
+def test_a_type_name_with_two_meanings_is_an_error() -> None:
     places = {"Turn": ["a.py:1", "b.py:7"], "Whole": ["c.py:2"]}
-    assert list(check_voice.double_names(places)) == ["class Turn has 2 meanings: a.py:1, b.py:7"]
+    assert list(check_voice.double_names(places)) == ["type Turn has 2 meanings: a.py:1, b.py:7"]
 
 
 def sources_of(name: str, **importers: str) -> dict[str, str]:

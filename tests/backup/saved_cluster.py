@@ -13,7 +13,6 @@ from moldau.backup.cut_format import (
     DATA_FOLDER,
     DEFAULT_LEASE_MS,
     ClusterCut,
-    LogId,
     LogPiece,
     LogPieces,
     ObjectPart,
@@ -49,6 +48,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.objects import MemoryStorage
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.protocol.records import groups
 from moldau.protocol.records import metadata as r
 from moldau.protocol.records import transactions as schema
@@ -59,7 +59,6 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.records import encode_event
@@ -147,7 +146,7 @@ class SavedCluster:
         self._count = count
         self._machine = Machine.real()
         self._storage = MemoryStorage(self._machine.clock)
-        self._logs: dict[LogId, LogPieces] = {}
+        self._logs: dict[PartitionKey, LogPieces] = {}
         self._image = MetadataImage()
         self.lease_ms = DEFAULT_LEASE_MS
         self.on_wait: Callable[[float], None] = lambda _: None
@@ -376,7 +375,7 @@ class SavedCluster:
         content = b"".join(log.read(0, _ALL).views)
         part = await self._stored(f"{topic}-{index}", content)
         pieces = (LogPiece(part, 0, log.end_offset, _EPOCH),)
-        self._logs[LogId(self._topics[topic], index)] = LogPieces(topic, pieces)
+        self._logs[PartitionKey(self._topics[topic], index)] = LogPieces(topic, pieces)
 
     async def _stored(self, name: str, content: bytes) -> ObjectPart:
         key = f"{DATA_FOLDER}{name}"

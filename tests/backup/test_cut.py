@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from moldau.backup.cut_format import (
     BrokenCutError,
     ClusterCut,
-    LogId,
     LogPiece,
     LogPieces,
     ObjectPart,
@@ -19,6 +18,8 @@ from moldau.backup.cut_format import (
     parse_cut,
     parse_cut_key,
 )
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC
+from moldau.protocol.partitions import PartitionKey
 
 NUMBERS = st.integers(0, 2**40)
 PARTS = st.builds(
@@ -26,9 +27,11 @@ PARTS = st.builds(
 )
 PIECES = st.builds(LogPiece, PARTS, NUMBERS, NUMBERS, st.integers(-1, 9), st.booleans())
 LOGS = st.dictionaries(
-    st.builds(LogId, st.uuids(), st.integers(0, 99)),
+    st.builds(PartitionKey, st.uuids(), st.integers(0, 99)),
     st.builds(
-        LogPieces, st.sampled_from(["__consumer_offsets", "__diskless_metadata"]), st.lists(PIECES).map(tuple)
+        LogPieces,
+        st.sampled_from([CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC]),
+        st.lists(PIECES).map(tuple),
     ),
     max_size=4,
 )
@@ -90,13 +93,13 @@ def test_the_objects_of_a_cut_are_those_of_its_logs_and_its_metadata() -> None:
         metadata=ObjectPart("image", 0, 1, 2),
         metadata_offset=1,
         metadata_epoch=1,
-        logs={LogId(uuid.UUID(int=1), 0): LogPieces("__diskless_metadata", (piece,))},
+        logs={PartitionKey(uuid.UUID(int=1), 0): LogPieces(DISKLESS_METADATA_TOPIC, (piece,))},
     )
     assert cut.object_keys() == {"data", "image"}
 
 
 def test_records_that_compaction_has_removed_are_replaced_too() -> None:
-    old = LogPieces("__consumer_offsets", (_records(0, 100), _records(100, 200), _records(200, 300)))
+    old = LogPieces(CONSUMER_OFFSETS_TOPIC, (_records(0, 100), _records(100, 200), _records(200, 300)))
     assert old.problem() is None
     merged = old.extended([_records(150, 400)], from_offset=100)
     assert [piece.base_offset for piece in merged.pieces] == [0, 150]
@@ -104,7 +107,7 @@ def test_records_that_compaction_has_removed_are_replaced_too() -> None:
 
 
 def test_overlapping_pieces_of_a_log_are_a_problem() -> None:
-    assert LogPieces("__consumer_offsets", (_records(0, 100), _records(50, 200))).problem() is not None
+    assert LogPieces(CONSUMER_OFFSETS_TOPIC, (_records(0, 100), _records(50, 200))).problem() is not None
 
 
 def _records(base_offset: int, end_offset: int) -> LogPiece:

@@ -9,8 +9,9 @@ import pytest
 from moldau.backup.store_generations import GenerationFence, begin_generation
 from moldau.objects import MemoryStorage
 from moldau.objects.retrying import RetryingStorage
-from moldau.objects.storage import Buffer, StorageError
+from moldau.objects.storage import StorageError
 from moldau.runtime import Machine
+from moldau.runtime.buffers import Buffer
 from moldau.simulation.world.world import World
 from moldau.tiered.metadata.segments import (
     EpochStart,

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.backup.calls import SavedLog
-from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import ClusterCut, LogPiece, ObjectPart
 from moldau.backup.ledger import PIECES_MAX, Ledger, LedLog
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC
+from moldau.protocol.partitions import PartitionKey
 
-LOG = LedLog("__consumer_offsets", LogId(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=0)
+LOG = LedLog(CONSUMER_OFFSETS_TOPIC, PartitionKey(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=0)
 
 
 def _cut(ledger: Ledger) -> ClusterCut:
@@ -102,8 +104,8 @@ def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> Non
         ledger.complete(_cut(ledger))
         return ledger.request(log).from_offset
 
-    assert asked("__diskless_metadata") > 0
-    assert asked("__consumer_offsets") == -1
+    assert asked(DISKLESS_METADATA_TOPIC) > 0
+    assert asked(CONSUMER_OFFSETS_TOPIC) == -1
 
 
 def test_a_second_pass_continues_the_unfinished_cut_and_not_the_saved_end() -> None:

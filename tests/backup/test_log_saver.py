@@ -7,24 +7,24 @@ import uuid
 import pytest
 
 from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
-from moldau.backup.cut_format import DATA_FOLDER, LogId
+from moldau.backup.cut_format import DATA_FOLDER
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_ends import SavedEnds
 from moldau.backup.saved_rounds import SavedRounds
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import MemoryStorage
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
-TOPIC = "__consumer_offsets"
-LOG = LogId(uuid.UUID(int=1), 0)
+TOPIC = CONSUMER_OFFSETS_TOPIC
+LOG = PartitionKey(uuid.UUID(int=1), 0)
 BROKER, EPOCH, END = 1, 3, 10
 
 

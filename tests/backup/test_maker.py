@@ -15,7 +15,6 @@ from moldau.backup.cut_format import (
     CUTS_FOLDER,
     DATA_FOLDER,
     ClusterCut,
-    LogId,
     LogPiece,
     ObjectPart,
     cut_key,
@@ -25,10 +24,17 @@ from moldau.backup.cut_maker import CutMaker, CutSettings
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, Provenance
-from moldau.cluster.internal_topics import STATE_TOPICS
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    STATE_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import StorageTimeoutError
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -70,7 +76,7 @@ class Cluster:
         self.snapshots = 0
         """Number of calls in which the logs of diskless coordinators begin with a new snapshot."""
         self.leader_epoch = 4
-        self.ends: dict[LogId, int] = {}
+        self.ends: dict[PartitionKey, int] = {}
         self.ids = {name: uuid.uuid4() for name in STATE_TOPICS}
         self.names = {topic_id: name for name, topic_id in self.ids.items()}
         self.image = self._image()
@@ -103,9 +109,9 @@ class Cluster:
         names = sorted({self.names[log.log_id.topic_id] for log in wanted.logs})
         self.calls.append((broker_id, names))
         self.events += names
-        if self.is_broken and "__diskless_metadata" in names:
+        if self.is_broken and DISKLESS_METADATA_TOPIC in names:
             raise KafkaError(ErrorCode.not_leader_or_follower, "no leader any more")
-        if "__diskless_metadata" in names and self.snapshots > 0:
+        if DISKLESS_METADATA_TOPIC in names and self.snapshots > 0:
             self.snapshots -= 1
             return await self._save_snapshots(wanted)
         found = []
@@ -149,10 +155,10 @@ async def test_logs_are_saved_in_a_fixed_order_and_the_metadata_last() -> None:
     assert cluster.events.pop(0) == "metadata"  # the metadata are also saved once before the first cut
     first = {name: cluster.events.index(name) for name in (*STATE_TOPICS, "metadata")}
     last = {name: len(cluster.events) - cluster.events[::-1].index(name) for name in first}
-    assert last["__consumer_offsets"] <= first["__diskless_metadata"]
-    assert last["__transaction_state"] <= first["__diskless_metadata"]
-    assert last["__diskless_metadata"] <= first["__remote_log_metadata"]
-    assert last["__remote_log_metadata"] <= first["metadata"]
+    assert last[CONSUMER_OFFSETS_TOPIC] <= first[DISKLESS_METADATA_TOPIC]
+    assert last[TRANSACTION_STATE_TOPIC] <= first[DISKLESS_METADATA_TOPIC]
+    assert last[DISKLESS_METADATA_TOPIC] <= first[REMOTE_LOG_METADATA_TOPIC]
+    assert last[REMOTE_LOG_METADATA_TOPIC] <= first["metadata"]
     cut = await newest_cut(cluster.storage)
     assert cut is not None
     assert {log.topic for log in cut.logs.values()} == set(STATE_TOPICS)

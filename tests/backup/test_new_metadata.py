@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.restore.metadata import (
     EPOCH_MARGIN,
     NEVER_SAVED,
@@ -21,6 +20,8 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.log_generations import LogGenerations
 from moldau.cluster.image.parts.table import PARTS
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import KafkaError
@@ -61,14 +62,14 @@ CHUNK = r.ChunkRecord(
 OLD: list[Message] = [
     r.FeatureLevelRecord(name="metadata.version", feature_level=26),
     r.RegisterBrokerRecord(broker_id=2, broker_epoch=50),
-    r.TopicRecord(name="__diskless_metadata", topic_id=COORDINATORS),
+    r.TopicRecord(name=DISKLESS_METADATA_TOPIC, topic_id=COORDINATORS),
     _partition(COORDINATORS),
     r.TopicRecord(name="orders", topic_id=ORDERS),
     _partition(ORDERS, owner=0, generation_starts=[5]),
     r.TopicRecord(name="classic", topic_id=CLASSIC),
     _partition(CLASSIC, start_offset=70, start_timestamp=7_000),
     CHUNK,
-    _config(TOPIC, "__diskless_metadata", "min.insync.replicas", "2"),
+    _config(TOPIC, DISKLESS_METADATA_TOPIC, "min.insync.replicas", "2"),
     _config(TOPIC, "classic", "min.insync.replicas", "2"),
     _config(BROKER, "2", "leader.replication.throttled.rate", "9"),
     _config(BROKER, "", "log.retention.ms", "9"),
@@ -77,7 +78,7 @@ OLD: list[Message] = [
 
 
 def _new(seen: int = -1, restores: int = 1, brokers: Sequence[NewBroker] = (NODE,)) -> MetadataImage:
-    generation = NewGeneration(3, {LogId(COORDINATORS, 0): 80, LogId(ORDERS, 0): 40}, restores)
+    generation = NewGeneration(3, {PartitionKey(COORDINATORS, 0): 80, PartitionKey(ORDERS, 0): 40}, restores)
     return MetadataDelta().replay_all(new_metadata(OLD, brokers, generation, seen)).apply()
 
 
@@ -112,13 +113,13 @@ def test_replicas_stay_on_brokers_that_exist_again() -> None:
     assert found is not None
     assert found.replicas == found.isr == (4, 2, 3)
     assert found.directories == tuple(uuid.UUID(int=each) for each in (904, 902, 903))
-    assert image.config(ResourceType.TOPIC, "__diskless_metadata") == {"min.insync.replicas": "2"}
+    assert image.config(ResourceType.TOPIC, DISKLESS_METADATA_TOPIC) == {"min.insync.replicas": "2"}
     assert image.config(ResourceType.BROKER, "2") == {"leader.replication.throttled.rate": "9"}
 
 
 def test_one_replica_is_enough_for_the_logs_of_coordinators() -> None:
     image = _new()
-    assert image.config(ResourceType.TOPIC, "__diskless_metadata") == {"min.insync.replicas": "1"}
+    assert image.config(ResourceType.TOPIC, DISKLESS_METADATA_TOPIC) == {"min.insync.replicas": "1"}
     assert image.config(ResourceType.TOPIC, "classic") == {"min.insync.replicas": "2"}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from saved_cluster import SavedCluster
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.objects.storage import StorageError
 
 
@@ -15,7 +16,7 @@ def test_a_damaged_log_does_not_end_the_old_cluster(tmp_path: Path) -> None:
         await saved.save_transactions({})
         async with saved.saving_partition(0):
             pass
-        key = await saved.damage_log("__diskless_metadata-0")
+        key = await saved.damage_log(f"{DISKLESS_METADATA_TOPIC}-0")
         with pytest.raises(StorageError, match=f"{key} is damaged: its checksum is wrong"):
             await saved.restore()
         assert await saved.latest_generation() == 0

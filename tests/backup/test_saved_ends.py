@@ -3,10 +3,10 @@ saved at least up to the moment at which this record was written."""
 
 import uuid
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.saved_ends import SavedEnds
+from moldau.protocol.partitions import PartitionKey
 
-LOG = LogId(uuid.UUID(int=1), 0)
+LOG = PartitionKey(uuid.UUID(int=1), 0)
 
 
 def test_nothing_is_covered_before_a_cut() -> None:

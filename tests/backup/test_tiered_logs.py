@@ -11,6 +11,7 @@ import pytest
 from moldau.backup.restore.remote_segments import RemoteChain, RemoteSegments, remote_chain
 from moldau.backup.restore.tiered_logs import TieredLog, write_tiered_logs
 from moldau.backup.restore.transactions import DecidedCommit
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.storage.folders.checkpoint import format_checkpoint
 from moldau.storage.folders.file_names import LOG_SUFFIX
@@ -20,7 +21,6 @@ from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import (
     EpochStart,

@@ -5,19 +5,18 @@ from uuid import UUID
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import InlineWorkers, LocalDisk, Machine
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SeededEntropy
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 KEY = PartitionKey(UUID(int=1), 0)
 

@@ -17,7 +17,8 @@ from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.metrics.meters import Counter
-from moldau.replication.partition_interface import FoundOffset, PartitionKey, ReadOutcome, ReadRequest
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import FoundOffset, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode
 
 KNOWN = ReadOutcome(high_watermark=30, last_stable_offset=30)

@@ -19,9 +19,9 @@ from moldau.chunks.stand_in import ChunkStandIn, PartitionElsewhere
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.metrics import Meters
 from moldau.metrics.meters import Counter
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import (
     AbortedTransaction,
-    PartitionKey,
     ReadOutcome,
     ReadRequest,
     TransactionMarker,

@@ -11,7 +11,7 @@ from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece
 from moldau.chunks.reading import state_at_border
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.leader_epochs import EpochEntry

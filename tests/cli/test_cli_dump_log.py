@@ -8,13 +8,20 @@ import pytest
 
 import moldau.testing
 from moldau.cli.dump.decoders import decoder_for
-from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention, StateTopic
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    STATE_TOPICS,
+    StateRetention,
+    StateTopic,
+)
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.state.records import FileCommitted, PartitionCreated, Run
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.coordinators.diskless.store.snapshot_format import encode_rows
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.protocol.records import transactions
 from moldau.protocol.records.groups import (
     GroupMetadataKey,
@@ -138,7 +145,7 @@ def test_zeros_at_the_end_are_no_damage(cli, partition):
 
 
 def test_consumer_offsets_are_decoded(cli, tmp_path):
-    folder = tmp_path / "__consumer_offsets-3"
+    folder = tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-3"
     folder.mkdir()
     subscription = encode_subscription(ConsumerProtocolSubscription(topics=["t"]), 0)
     member = MemberMetadata(member_id="m", subscription=subscription)
@@ -166,7 +173,7 @@ def test_consumer_offsets_are_decoded(cli, tmp_path):
 
 
 def test_metadata_is_decoded(cli, tmp_path):
-    folder = tmp_path / "__cluster_metadata-0"
+    folder = tmp_path / CLUSTER_METADATA_FOLDER
     folder.mkdir()
     record = Record(0, 1, None, encode_record(TopicRecord(name="t")), ())
     (folder / f"{0:020d}.log").write_bytes(build_batch([record]))
@@ -240,7 +247,7 @@ def test_a_wal_object_is_read_by_its_url(cli, tmp_path):
 
 
 def test_the_log_and_a_snapshot_of_a_diskless_coordinator_are_decoded(cli, tmp_path):
-    folder = tmp_path / "__diskless_metadata-0"
+    folder = tmp_path / f"{DISKLESS_METADATA_TOPIC}-0"
     folder.mkdir()
     codec, topic_id = DisklessCodec(), UUID(int=1)
     file = FileCommitted(

@@ -16,7 +16,7 @@ from moldau.cluster.controller.service import ControllerService, LocalController
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.folders.formatter import METADATA_FOLDER, FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
 from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.cluster.publisher import MetadataPublisher
@@ -29,6 +29,8 @@ from moldau.protocol.messages.broker_registration import (
 )
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER, CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.records.metadata import RECORDS, RegisterBrokerRecord
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
@@ -45,7 +47,6 @@ from moldau.runtime import (
 )
 from moldau.simulation.world.world import World
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 ENTROPY = SeededEntropy(5)
 CLUSTER_ID = new_cluster_id(ENTROPY)
@@ -57,8 +58,8 @@ class Node:
     def __init__(self, folder: pathlib.Path, incarnation: int) -> None:
         machine = Machine(SystemClock(), SeededEntropy(incarnation), LocalDisk(), InlineWorkers())
         voters = VoterSet([Voter(ReplicaKey(1))])
-        path = f"{folder}/{METADATA_FOLDER}"
-        self.log = SnapshotLog.open(machine, path, TopicPartition("__cluster_metadata", 0))
+        path = f"{folder}/{CLUSTER_METADATA_FOLDER}"
+        self.log = SnapshotLog.open(machine, path, TopicPartition(CLUSTER_METADATA_TOPIC, 0))
         self.faults: list[MetadataError] = []
         self.publisher = MetadataPublisher(self.faults.append)
         self.driver = QuorumDriver(

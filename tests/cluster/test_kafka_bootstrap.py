@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
+from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME
 from moldau.cluster.folders.kafka_bootstrap import (
     KAFKA_BOOTSTRAP_FILE,
     complete_kafka_format,
@@ -16,6 +16,7 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE
 from moldau.cluster.quorum_log import data_batches
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.protocol.records.metadata import RECORDS
 from moldau.runtime.files.local_disk import LocalDisk
 
@@ -39,7 +40,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def levels_in(folder: pathlib.Path) -> dict[str, int]:
-    snapshot = (folder / METADATA_FOLDER / BOOTSTRAP_FILE_NAME).read_bytes()
+    snapshot = (folder / CLUSTER_METADATA_FOLDER / BOOTSTRAP_FILE_NAME).read_bytes()
     records = [
         RECORDS.decode(value) for batch in data_batches([memoryview(snapshot)]) for value in batch.values
     ]
@@ -52,17 +53,17 @@ def test_the_metadata_folder_is_made_with_the_levels_that_are_supported(
     complete_kafka_format(DISK, [str(folder)], str(folder), 1)
     assert levels_in(folder) == SUPPORTED
     assert "group.version 1, which is left out" in caplog.text
-    (folder / METADATA_FOLDER / BOOTSTRAP_FILE_NAME).unlink()
-    (folder / METADATA_FOLDER).rmdir()
+    (folder / CLUSTER_METADATA_FOLDER / BOOTSTRAP_FILE_NAME).unlink()
+    (folder / CLUSTER_METADATA_FOLDER).rmdir()
     complete_kafka_format(DISK, [str(folder)], str(folder), 1)
-    assert not (folder / METADATA_FOLDER).exists()
+    assert not (folder / CLUSTER_METADATA_FOLDER).exists()
 
 
 def test_a_lost_metadata_folder_beside_data_is_not_created_again(folder: pathlib.Path) -> None:
     (folder / "topic-0").mkdir()
     (folder / "topic-0" / "00000000000000000000.log").write_bytes(b"")
     complete_kafka_format(DISK, [str(folder)], str(folder), 1)
-    assert not (folder / METADATA_FOLDER).exists()
+    assert not (folder / CLUSTER_METADATA_FOLDER).exists()
 
 
 def test_a_damaged_file_is_named(folder: pathlib.Path) -> None:

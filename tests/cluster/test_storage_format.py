@@ -15,6 +15,7 @@ from moldau.cluster.folders.formatter import (
     new_cluster_id,
 )
 from moldau.cluster.folders.meta_properties import FormatError, MetaProperties, read_meta_properties
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.protocol.records.metadata import RECORDS, FeatureLevelRecord
 from moldau.records.batch import check_batch, iter_headers
 from moldau.records.record import iter_records
@@ -58,7 +59,7 @@ def test_folders_name_their_node_and_cluster(tmp_path: pathlib.Path) -> None:
 
 def test_only_the_metadata_folder_gets_the_bootstrap_snapshot(tmp_path: pathlib.Path) -> None:
     _format(tmp_path / "a", tmp_path / "b")
-    content = (tmp_path / "a" / "__cluster_metadata-0" / BOOTSTRAP_FILE_NAME).read_bytes()
+    content = (tmp_path / "a" / CLUSTER_METADATA_FOLDER / BOOTSTRAP_FILE_NAME).read_bytes()
     batches = list(iter_headers(content))
     assert [header.is_control for _, header in batches] == [True, False, True]
     assert [header.base_offset for _, header in batches] == [0, 1, 4]
@@ -71,7 +72,7 @@ def test_only_the_metadata_folder_gets_the_bootstrap_snapshot(tmp_path: pathlib.
     ]
     for position, header in batches:
         check_batch(memoryview(content)[position : position + header.size_bytes])
-    assert not (tmp_path / "b" / "__cluster_metadata-0").exists()
+    assert not (tmp_path / "b" / CLUSTER_METADATA_FOLDER).exists()
 
 
 def test_a_level_that_is_given_leaves_the_defaults_of_other_features() -> None:

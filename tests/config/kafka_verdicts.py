@@ -247,10 +247,10 @@ def verdicts(java: str, cases: Sequence[Case]) -> list[bool]:
     return [line == "ok" for line in lines]
 
 
-def write_table(judged: Iterable[tuple[Case, bool]]) -> str:
+def write_table(checked: Iterable[tuple[Case, bool]]) -> str:
     """The text of the golden table."""
     blocks: dict[tuple[str, tuple[str, ...]], dict[bool, list[list[str]]]] = {}
-    for case, is_accepted in judged:
+    for case, is_accepted in checked:
         block = blocks.setdefault((case.surface, tuple(key for key, _ in case.given)), {True: [], False: []})
         block[is_accepted].append([value for _, value in case.given])
     lines = []

@@ -66,7 +66,7 @@ def refusal(case: Case) -> str | None:
     return None
 
 
-class Judged(NamedTuple):
+class CheckedCase(NamedTuple):
     """A case with the verdicts of Kafka and Moldau. Moldau's verdict is its error message, or ``None`` if it
     accepts the case."""
 
@@ -76,14 +76,14 @@ class Judged(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def judged() -> list[Judged]:
-    return [Judged(case, accepts, refusal(case)) for case, accepts in read_table(GOLDEN.read_text())]
+def checked() -> list[CheckedCase]:
+    return [CheckedCase(case, accepts, refusal(case)) for case, accepts in read_table(GOLDEN.read_text())]
 
 
-def test_each_difference_from_kafka_is_explained(judged: list[Judged]) -> None:
+def test_each_difference_from_kafka_is_explained(checked: list[CheckedCase]) -> None:
     unexplained = []
     used: set[Difference] = set()
-    for case, kafka_accepts, reason in judged:
+    for case, kafka_accepts, reason in checked:
         if (reason is None) is kafka_accepts:
             continue
         why = explanation(case, moldau_accepts=reason is None)
@@ -95,9 +95,9 @@ def test_each_difference_from_kafka_is_explained(judged: list[Judged]) -> None:
     assert [difference.reason for difference in DIFFERENCES if difference not in used] == []
 
 
-def test_a_refusal_is_one_line_that_names_a_key(judged: list[Judged]) -> None:
+def test_a_refusal_is_one_line_that_names_a_key(checked: list[CheckedCase]) -> None:
     names = {key.name for keys in (BROKER_KEYS, TOPIC_KEYS, GROUP_KEYS, CLIENT_METRICS) for key in keys}
-    for case, _, reason in judged:
+    for case, _, reason in checked:
         if reason is not None:
             assert "\n" not in reason, case
             assert any(word.strip(".,:`'()=") in {*names, *as_mapping(case)} for word in words(reason)), (
@@ -105,8 +105,8 @@ def test_a_refusal_is_one_line_that_names_a_key(judged: list[Judged]) -> None:
             )
 
 
-def test_a_refusal_of_a_number_names_the_value(judged: list[Judged]) -> None:
-    for case, _, reason in judged:
+def test_a_refusal_of_a_number_names_the_value(checked: list[CheckedCase]) -> None:
+    for case, _, reason in checked:
         (key, text), *others = case.given
         if case.surface == "static" and reason is not None and not others:
             value = text.strip()
@@ -119,8 +119,8 @@ def words(reason: str) -> list[str]:
     return reason.replace("=", " ").split()
 
 
-def test_accepted_values_can_be_used(judged: list[Judged]) -> None:
-    for case, _, reason in judged:
+def test_accepted_values_can_be_used(checked: list[CheckedCase]) -> None:
+    for case, _, reason in checked:
         given = as_mapping(case)
         if reason is not None:
             continue

@@ -107,7 +107,7 @@ def _commit(model: GroupModel, words: list[str]) -> None:
 
 def _offsets(model: GroupModel, words: list[str]) -> Iterator[str]:
     for topic in model.shard.offsets.fetch_present(
-        "g", model.shard.offsets.store.committed_places("g"), lambda topic: None, require_stable=False
+        "g", model.shard.offsets.store.committed_partitions("g"), lambda topic: None, require_stable=False
     ):
         for each in topic.partitions:
             yield f"{topic.name}-{each.partition_index} {each.committed_offset}"

@@ -21,8 +21,8 @@ from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, ans
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import KafkaError
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry

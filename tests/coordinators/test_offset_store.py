@@ -50,7 +50,7 @@ def test_a_tombstone_ends_open_transactions_offsets_too() -> None:
     store = OffsetStore()
     value = CommittedOffset(1, -1, "", 1)
     store.put("g", ("orders", 0), value, 0, 7, True)
-    assert store.places("g") == [("orders", 0)]
+    assert store.partitions("g") == [("orders", 0)]
     store.remove("g", ("orders", 0))
     assert not store.is_unstable("g", "orders", 0)
     assert store.end_transaction(7, True) == ["g"]

@@ -17,7 +17,6 @@ from moldau.coordinators.diskless.calls import (
     FoundPartition,
     ListedOffset,
     OffsetToDelete,
-    PartitionId,
     TimestampToList,
 )
 from moldau.diskless.byte_budget import ByteBudget
@@ -35,20 +34,14 @@ from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import FaultyStorage, MemoryStorage
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records import Record, build_batch, iter_records, parse_header
 from moldau.records.batch import iter_headers
-from moldau.replication.partition_interface import (
-    AppendAnswer,
-    AppendOutcome,
-    PartitionKey,
-    ReadOutcome,
-    ReadRequest,
-)
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, ReadOutcome, ReadRequest
 from moldau.replication.waiters import Deadlines, WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 @dataclass
@@ -72,7 +65,7 @@ class MemoryCoordinator:
     """Responds like a real coordinator. A test may make it unavailable, or remove batches from its state."""
 
     def __init__(self) -> None:
-        self.partitions: dict[PartitionId, Known] = {}
+        self.partitions: dict[PartitionKey, Known] = {}
         self.is_away = False
         self.finds = 0
         self.distance_s = 0.0
@@ -80,7 +73,7 @@ class MemoryCoordinator:
         self._committed = asyncio.Event()
 
     def create(self, key: PartitionKey) -> Known:
-        return self.partitions.setdefault(PartitionId(*key), Known())
+        return self.partitions.setdefault(key, Known())
 
     def committed(self) -> None:
         self._committed.set()
@@ -117,7 +110,7 @@ class MemoryCoordinator:
         budget = call.max_bytes
         first = True
         for topic_id, index, offset, max_bytes in call.partitions:
-            known = self.partitions.get(PartitionId(topic_id, index))
+            known = self.partitions.get(PartitionKey(topic_id, index))
             if known is None:
                 found.append(FoundPartition(topic_id, index, ErrorCode.unknown_topic_or_partition, "unknown"))
                 continue
@@ -154,7 +147,7 @@ class MemoryCoordinator:
         return [self._list(*asked) for asked in timestamps]
 
     def _list(self, topic_id: UUID, index: int, timestamp_ms: int) -> ListedOffset:
-        known = self.partitions.get(PartitionId(topic_id, index))
+        known = self.partitions.get(PartitionKey(topic_id, index))
         if known is None:
             return ListedOffset(topic_id, index, ErrorCode.unknown_topic_or_partition, "unknown")
         answer = ListedOffset(
@@ -183,7 +176,7 @@ class MemoryCoordinator:
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]:
         results = []
         for topic_id, index, offset in offsets:
-            known = self.partitions[PartitionId(topic_id, index)]
+            known = self.partitions[PartitionKey(topic_id, index)]
             target = known.next if offset == -1 else offset
             if not 0 <= target <= known.next:
                 code = ErrorCode.offset_out_of_range

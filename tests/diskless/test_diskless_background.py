@@ -12,6 +12,7 @@ import pytest
 
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -30,10 +31,10 @@ from moldau.diskless.upkeep.orphans import OrphanScan, OrphanSettings
 from moldau.diskless.upkeep.unowned_files import UnownedFileScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
 from moldau.simulation.world.world import World
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 TOPIC = UUID(int=0xA)
@@ -71,7 +72,7 @@ class Cluster:
 
     async def start(self) -> None:
         for number in (0, 1):
-            name = TopicPartition("__diskless_metadata", number)
+            name = TopicPartition(DISKLESS_METADATA_TOPIC, number)
             self.logs.append(SnapshotLog.open(self.machine, str(self.folder / str(name)), name))
             await self.load(number)
             await self.service.create_partitions(number, [PartitionsToCreate(TOPIC, "t", [number])])

@@ -19,8 +19,8 @@ from moldau.coordinators.diskless.calls import (
     TimestampToList,
 )
 from moldau.diskless.writing.writer import DisklessWriter
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader, Record, build_batch, parse_header
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import Entropy, ErrorCode, KafkaError, Machine
 from moldau.simulation.world.world import World
 

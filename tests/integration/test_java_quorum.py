@@ -26,6 +26,7 @@ from moves_from_kafka import check_a_move_from_kafka_and_back
 
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import parse_properties
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.testing import Cluster
 from moldau.testing.node_thread import NodeThread, Wires
 
@@ -37,7 +38,7 @@ FIRST_SEGMENT = "00000000000000000000.log"
 
 
 def metadata_of(cluster: Cluster, node_id: int) -> Path:
-    return Path(cluster.data) / f"controller-{node_id}" / "__cluster_metadata-0"
+    return Path(cluster.data) / f"controller-{node_id}" / CLUSTER_METADATA_FOLDER
 
 
 def cluster_id_of(cluster: Cluster) -> str:

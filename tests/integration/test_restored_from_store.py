@@ -14,6 +14,7 @@ from dev_process import dev_process
 from librdkafka_clients import create
 
 from moldau.backup.cut_format import parse_cut
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 
 CUTS = ".moldau/backup/cuts"
 OPTIONS = ["--set", "backup.interval.ms=300", "--set", "remote.log.manager.task.interval.ms=100"]
@@ -36,7 +37,7 @@ def _cuts(store: Path) -> list[Path]:
 
 def _has_offsets(cut: Path) -> bool:
     logs = parse_cut(cut.read_bytes()).logs.values()
-    return any(log.topic == "__consumer_offsets" and log.pieces for log in logs)
+    return any(log.topic == CONSUMER_OFFSETS_TOPIC and log.pieces for log in logs)
 
 
 def _create_tiered(bootstrap: str) -> None:

@@ -32,6 +32,7 @@ from moldau.protocol.messages import (
     txn_offset_commit,
 )
 from moldau.protocol.schema import Message
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -201,7 +202,7 @@ def fetched(offset: int, isolation: int) -> Message:
 
 
 def latest(isolation: int) -> Message:
-    row = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    row = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)
     return list_offsets.ListOffsetsRequest(
         replica_id=-1,
         isolation_level=isolation,

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from typing import TypeVar
 
 from moldau.objects import ObjectInfo, ObjectNotFoundError, ObjectStorage, StorageError
-from moldau.objects.storage import Buffer, check_folder, check_key, check_length
+from moldau.objects.storage import check_folder, check_key, check_length
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
+from moldau.runtime.buffers import Buffer
 from moldau.simulation.world import object_store as simulated
 
 T = TypeVar("T")

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+
 pytest.importorskip("pyspark", reason="needs PySpark: pip install 'moldau[spark]'")
 
 from confluent_kafka import Producer
@@ -23,7 +25,7 @@ from moldau.pipeline.source.snapshot import pin
 DEAD, ALIVE = 1, 2
 """Lists of broker addresses that begin with the dead broker."""
 TOPIC = "orders"
-COORDINATORS = "__diskless_metadata"
+COORDINATORS = DISKLESS_METADATA_TOPIC
 LIMIT_S = 60
 
 

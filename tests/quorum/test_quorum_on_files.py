@@ -5,6 +5,8 @@ from pathlib import Path
 
 from voter_ids import voters_of
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER, CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.core.voters import ReplicaKey
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import QuorumStateStore
@@ -14,7 +16,6 @@ from moldau.records.record import iter_records
 from moldau.runtime import Machine
 from moldau.storage.snapshots.replicated_log import SnapshotReader
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 class Values:
@@ -44,10 +45,10 @@ class Values:
 def test_records_survive_a_restart_with_a_snapshot_between(tmp_path: Path) -> None:
     async def work() -> None:
         machine, voters = Machine.real(), voters_of(1)
-        folder = str(tmp_path / "__cluster_metadata-0")
+        folder = str(tmp_path / CLUSTER_METADATA_FOLDER)
         expected: list[bytes | None] = []
         for life in range(1, 4):
-            log = SnapshotLog.open(machine, folder, TopicPartition("__cluster_metadata", 0))
+            log = SnapshotLog.open(machine, folder, TopicPartition(CLUSTER_METADATA_TOPIC, 0))
             listener = Values()
             store = QuorumStateStore(machine.disk, folder, voters)
             driver = QuorumDriver(

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.snapshot_pruning import INTERVAL_S, SnapshotPruning, SnapshotRetention
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -13,7 +15,6 @@ from moldau.simulation.world.loop import SimulatedLoop
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 DAY_MS = 24 * 3_600_000
 UNLIMITED = -1
@@ -23,7 +24,7 @@ def filled_log(folder: Path, days: int) -> SnapshotLog:
     """A log with one segment for each day, and a snapshot at the end of each segment. Snapshot ``n`` ends at
     offset ``10 * n``."""
     machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
-    log = SnapshotLog.open(machine, str(folder), TopicPartition("__cluster_metadata", 0))
+    log = SnapshotLog.open(machine, str(folder), TopicPartition(CLUSTER_METADATA_TOPIC, 0))
     for day in range(1, days + 1):
         records = [Record(0, day * DAY_MS, None, b"v", ()) for _ in range(10)]
         log.append_as_leader(build_batch(records), 1)

@@ -12,6 +12,8 @@ from voter_ids import voters_of
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
 from moldau.cluster.folders.initial_voters import parse_initial_controllers
 from moldau.cluster.folders.meta_properties import FormatError, read_meta_properties
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER, CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.core.messages import RemoveVoterRequest, UpdateVoterRequest, UpgradeVersionRequest
 from moldau.quorum.core.voters import LoggedVoters, Membership, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
@@ -20,9 +22,8 @@ from moldau.quorum.voter_history import VoterHistory
 from moldau.records.control import KRaftVersion, VoterEndpoint, build_control_batch
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
-PARTITION = TopicPartition("__cluster_metadata", 0)
+PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 ENDPOINT = VoterEndpoint("CONTROLLER", "host-1", 9093)
 DIRECTORY = uuid.UUID(int=77)
 
@@ -41,7 +42,7 @@ def formatted(folder: Path, machine: Machine, **options: object) -> uuid.UUID:
 def driver_of(
     folder: Path, machine: Machine, own: Voter, static: VoterSet | None = None
 ) -> tuple[SnapshotLog, QuorumDriver]:
-    path = str(folder / "__cluster_metadata-0")
+    path = str(folder / CLUSTER_METADATA_FOLDER)
     log, voters = SnapshotLog.open(machine, path, PARTITION), VoterSet([]) if static is None else static
     store = QuorumStateStore(machine.disk, path, voters)
     driver = QuorumDriver(
@@ -61,7 +62,7 @@ def test_a_standalone_folder_leads_and_keeps_its_voters(tmp_path: Path) -> None:
         assert driver.voters == VoterSet([own])
         # the records of the leader change, of kraft.version and of the voters come first
         assert await driver.append([b"a"]) == 3
-        state = json.loads((tmp_path / "__cluster_metadata-0" / "quorum-state").read_text())
+        state = json.loads((tmp_path / CLUSTER_METADATA_FOLDER / "quorum-state").read_text())
         assert state["data_version"] == 1
         assert "currentVoters" not in state
         writer = driver.create_snapshot(driver.high_watermark, driver.epoch, 1234)

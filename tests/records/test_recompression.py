@@ -19,11 +19,11 @@ from moldau.records import (
     parse_header,
     read_records,
 )
-from moldau.records.batch import Buffer
 from moldau.records.builder import encode_record
 from moldau.records.compression import compress, compress_in_turn, decompress
 from moldau.records.recompression import TargetCompression
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.admission import admit
 from moldau.storage.log.config import LogConfig
 

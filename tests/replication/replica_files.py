@@ -5,20 +5,20 @@ from uuid import UUID
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import WRITTEN, ReplicaPolicy
-from moldau.replication.partition_interface import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AppendAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine, Workers
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SeededEntropy
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 def batch(value: bytes) -> bytes:

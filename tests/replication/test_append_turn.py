@@ -8,16 +8,16 @@ import pytest
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AppendOutcome, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 

@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode
 
 A, B = (PartitionKey(UUID(int=number), 0) for number in (1, 2))

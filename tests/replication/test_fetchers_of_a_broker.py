@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.fetching import replica_fetcher_manager
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
-from moldau.replication.partition_interface import PartitionKey
 
 LEADERS = (1, 2)
 KEYS = [PartitionKey(UUID(int=leader), index) for leader in LEADERS for index in range(4)]

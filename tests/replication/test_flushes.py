@@ -8,11 +8,12 @@ import pytest
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.metrics.registry import Meters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ACKS_ALL, ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import AppendAnswer, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode
@@ -21,7 +22,6 @@ from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 BATCH = memoryview(build_batch([Record(0, 0, None, b"v", ())]))
 FOLDER = "/data/t-0"

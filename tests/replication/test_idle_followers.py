@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.leader import LeaderAndIsr, LeaderReplica, ReplicaOffsets
-from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.server.handlers.records.fetch_rows import has_news
 from moldau.server.requests.fetch_sessions import SessionPosition
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 LEADER, FOLLOWER, OTHER = 1, 2, 3
 EPOCH = 5

@@ -17,10 +17,10 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.leader import LeaderAndIsr, LeaderReplica, ReplicaOffsets
 from moldau.replication.in_sync_requests import InSyncSets
 from moldau.replication.leading import Leading
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.simulation.world.world import World

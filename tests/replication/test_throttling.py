@@ -10,16 +10,16 @@ import pytest
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import ReadOutcome, ReadRequest
 from moldau.replication.throttling import UNLIMITED, ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v" * 100, ())]))
 

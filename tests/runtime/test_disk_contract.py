@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from moldau.runtime import Disk, DiskError, LocalDisk
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.files import local_disk as disk_module
-from moldau.runtime.files.disk import Buffer
 from moldau.simulation.world.disks.disk import SimulatedDisk
 from moldau.simulation.world.process import Process
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.server.metadata import cluster_racks
 from moldau.server.metadata.cluster_racks import ClusterRacks
 
@@ -20,7 +21,7 @@ def test_the_topic_comes_from_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     other = dataclasses.replace(DISKLESS, name="sharded", metadata_topic="__shards")
     monkeypatch.setattr(cluster_racks, "KINDS", (DISKLESS, other))
     broker = SimpleNamespace(broker_id=1, rack="a", is_active=True, is_live=True)
-    topics = {"__diskless_metadata": _topic(1, 1), "__shards": _topic(1)}
+    topics = {DISKLESS_METADATA_TOPIC: _topic(1, 1), "__shards": _topic(1)}
     image = cast(Any, SimpleNamespace(brokers={1: broker}, topics=topics))
     racks = ClusterRacks(1, lambda: image)
     assert [len(racks.gateways_of(kind).hosts) for kind in (DISKLESS, other)] == [2, 1]

@@ -9,6 +9,7 @@ from uuid import UUID
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 
 
@@ -36,8 +37,8 @@ def test_coordinators_and_small_topics_do_not_wait_for_a_large_topic() -> None:
     topics = [
         topic(1, "a-large-one", 1_000),
         topic(2, "a-small-one", 1),
-        topic(3, "__remote_log_metadata", 4),
-        topic(4, "__diskless_metadata", 2),
+        topic(3, REMOTE_LOG_METADATA_TOPIC, 4),
+        topic(4, DISKLESS_METADATA_TOPIC, 2),
     ]
     image = MetadataImage(topics=TopicsImage().updated(topics, []))
 

@@ -6,9 +6,9 @@ from uuid import UUID
 from simulated_cluster import Cluster
 
 from moldau.protocol.api import ApiKey
+from moldau.protocol.partitions import TopicPartition
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.clients.client import Producer
-from moldau.simulation.history import PartitionName
 from moldau.simulation.world.world import World
 
 COUNT = 4
@@ -65,7 +65,7 @@ class House:
         for index in range(COUNT):
             client = self.cluster.client(f"{name}-{index}", 12)
             producer = Producer(
-                client.name, client.bootstrap, self.cluster.history, client.chance, PartitionName("t", index)
+                client.name, client.bootstrap, self.cluster.history, client.chance, TopicPartition("t", index)
             )
             await self.cluster.on(producer.name, producer.run(count, pause_s=0.01))
 

@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 from created_logs import get_or_create
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -11,7 +12,6 @@ from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 NAME = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=9)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from moldau.runtime import DiskError, DiskSpace
-from moldau.runtime.files.disk import Buffer
+from moldau.runtime.buffers import Buffer
 
 
 class Inode:

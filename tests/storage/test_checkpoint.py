@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import LocalDisk
 from moldau.storage.folders.checkpoint import (
     CheckpointError,
@@ -14,7 +15,6 @@ from moldau.storage.folders.checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from moldau.storage.topic_partition import TopicPartition
 
 TOPICS = st.text("abcXYZ019._-", min_size=1, max_size=20)
 OFFSETS = st.dictionaries(

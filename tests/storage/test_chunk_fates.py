@@ -15,6 +15,7 @@ from moldau.chunks.hand_overs import STATES_MAX, HandOvers
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -28,7 +29,6 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry
-from moldau.storage.topic_partition import TopicPartition
 
 NAME, TOPIC_ID = TopicPartition("t", 0), uuid.UUID(int=9)
 

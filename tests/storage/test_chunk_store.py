@@ -9,6 +9,7 @@ import pytest
 from chunk_stores import FIRST, NAME, TOPIC_ID, Copied, append, with_one_chunk
 
 from created_logs import get_or_create
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.chunks.chunk_store import ChunkStore
 from moldau.storage.critical_logs.recovery_report import RepairKind
@@ -24,7 +25,6 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.topic_partition import TopicPartition
 
 
 def test_the_name_of_a_chunk_gives_its_partition_and_start() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header, set_base_offset_and_epoch
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -14,7 +15,6 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log.worker_appends import AsideWrite
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"
 EPOCHS = f"{FOLDER}/leader-epoch-checkpoint"

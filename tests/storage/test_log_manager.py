@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from created_logs import get_or_create
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -25,7 +26,6 @@ from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.topic_partition import TopicPartition
 
 P = ParamSpec("P")
 T = TypeVar("T")

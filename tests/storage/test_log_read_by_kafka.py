@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER, CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -21,7 +23,6 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 NO_OP = b"\x01\x14\x00\x00"
@@ -154,8 +155,8 @@ def test_kafka_finds_nothing_wrong_with_a_compacted_partition(tmp_path: Path) ->
 @pytest.mark.java
 def test_kafka_reads_our_metadata_log_and_snapshot(tmp_path: Path) -> None:
     machine = Machine.real()
-    folder = tmp_path / "__cluster_metadata-0"
-    log = SnapshotLog.open(machine, str(folder), TopicPartition("__cluster_metadata", 0))
+    folder = tmp_path / CLUSTER_METADATA_FOLDER
+    log = SnapshotLog.open(machine, str(folder), TopicPartition(CLUSTER_METADATA_TOPIC, 0))
     log.append_as_leader(build_control_batch([LeaderChange(1)], timestamp=1), 1)
     log.append_as_leader(build_batch([Record(0, 1, None, NO_OP, ())] * 5), 1)
     log.update_high_watermark(6)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from times_of import TimesOf
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import TimestampType, parse_header, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -15,7 +16,6 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, AppendInfo, AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"
 

@@ -15,12 +15,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=200, retention_ms=-1)
 

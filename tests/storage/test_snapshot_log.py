@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
@@ -13,13 +15,12 @@ from moldau.storage.folders.file_names import PART_SUFFIX
 from moldau.storage.snapshots.replicated_log import Divergence, LogPosition
 from moldau.storage.snapshots.snapshot import SETTLE_BYTES, snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/__cluster_metadata-0"
 
 
 def open_log(box: Any) -> SnapshotLog:
-    return SnapshotLog.open(box.machine, FOLDER, TopicPartition("__cluster_metadata", 0))
+    return SnapshotLog.open(box.machine, FOLDER, TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
 def append(log: SnapshotLog, epoch: int, count: int = 1) -> None:

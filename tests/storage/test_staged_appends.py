@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import TimestampType, parse_header
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -15,7 +16,6 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log.staging import STAGED_BYTES_MAX
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"
 EPOCH = 0

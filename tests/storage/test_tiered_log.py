@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from created_logs import get_or_create
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -18,7 +19,6 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 NAME = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=9)

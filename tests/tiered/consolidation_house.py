@@ -19,7 +19,6 @@ from moldau.coordinators.diskless.calls import (
     FindBatchesCall,
     FoundPartition,
     OffsetToDelete,
-    PartitionId,
     PruneCall,
     PrunedPartition,
 )
@@ -28,6 +27,7 @@ from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import ObjectNotFoundError
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import iter_headers
 from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.runtime.byte_quota import ByteRateQuota, QuotaSettings
@@ -119,7 +119,7 @@ class World:
         found = self.shard.partitions.find(partition.topic_id, partition.partition)
         if found is None:
             found = PartitionState(
-                len(self.batches), PartitionId(partition.topic_id, partition.partition), partition.topic
+                len(self.batches), PartitionKey(partition.topic_id, partition.partition), partition.topic
             )
             self.shard.partitions.add(found)
             self.batches[partition], self.records[partition] = [], []

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.control import build_end_transaction_marker
@@ -19,7 +20,6 @@ from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.log.append_info import AppendOrigin, ReadResult
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.lifecycle import (
     RemotePartitionDeleteState,
     check_partition_delete_move,

@@ -12,19 +12,14 @@ from remote_house import PARTITION, House
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
 )
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import (
-    AbortedTransaction,
-    FoundOffset,
-    PartitionKey,
-    ReadOutcome,
-    ReadRequest,
-)
+from moldau.replication.partition_interface import AbortedTransaction, FoundOffset, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart

@@ -14,6 +14,7 @@ from segment_fakes import FINISHED, segment
 
 from moldau.objects import MemoryStorage
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.transaction_index import decode_transactions, encode_transactions
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
@@ -21,7 +22,6 @@ from moldau.tiered.reading import index_cache
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 from moldau.tiered.storage.storage_manager import (
-    Buffer,
     IndexType,
     LogSegmentData,
     RemoteResourceNotFoundError,

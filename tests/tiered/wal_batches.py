@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header, set_base_offset_and_epoch, set_log_append_time
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -12,7 +13,6 @@ from moldau.records.record import Record
 from moldau.runtime import Machine
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.storage.segment_builder import BatchRun
 
 CODECS = list(Compression)

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from moldau.backup.cut_format import LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import LogPiece, ObjectPart
 from moldau.backup.logs_to_save import LogsToSave, LogToSave, SavedLog
 from moldau.network.own_calls import BrokerCall, Fields
 from moldau.protocol.own.rights import Right
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
 
@@ -139,7 +140,7 @@ def _arguments(request: Any) -> LogsToSave:
         request.rounds,
         [
             LogToSave(
-                LogId(log.topic_id, log.partition_index),
+                PartitionKey(log.topic_id, log.partition_index),
                 log.leader_epoch,
                 log.saved_end_offset,
                 log.saved_epoch,
@@ -176,7 +177,7 @@ def _response(saved: Sequence[SavedLog], version: int) -> Fields:
 def _result(response: Any) -> Sequence[SavedLog]:
     return [
         SavedLog(
-            LogId(log.topic_id, log.partition_index),
+            PartitionKey(log.topic_id, log.partition_index),
             log.begins_anew,
             [
                 LogPiece(

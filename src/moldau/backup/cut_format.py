@@ -29,6 +29,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from moldau.cluster.internal_topics import STATE_TOPICS
+from moldau.protocol.partitions import PartitionKey
 
 __all__ = [
     "CUTS_FOLDER",
@@ -37,7 +38,6 @@ __all__ = [
     "BrokenCutError",
     "ClusterCut",
     "CutName",
-    "LogId",
     "LogPiece",
     "LogPieces",
     "ObjectPart",
@@ -90,13 +90,6 @@ class LogPiece(NamedTuple):
     epoch: int
     """Leader epoch of the last record, or the epoch of the snapshot."""
     is_snapshot: bool = False
-
-
-class LogId(NamedTuple):
-    """A partition of one of the saved topics."""
-
-    topic_id: UUID
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +151,7 @@ class ClusterCut:
     """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int
     metadata_epoch: int
-    logs: Mapping[LogId, LogPieces] = field(default_factory=dict)
+    logs: Mapping[PartitionKey, LogPieces] = field(default_factory=dict)
 
     def object_keys(self) -> set[str]:
         """The objects that a restore of this cut reads."""
@@ -262,7 +255,7 @@ def _cut_of(document: Any) -> ClusterCut:
         metadata_offset=metadata["offset"],
         metadata_epoch=metadata["epoch"],
         logs={
-            LogId(UUID(hex=log["topic_id"]), log["partition"]): LogPieces(
+            PartitionKey(UUID(hex=log["topic_id"]), log["partition"]): LogPieces(
                 log["topic"], tuple(_piece(row) for row in log["pieces"])
             )
             for log in document["logs"]

@@ -9,15 +9,7 @@ from typing import Final, Protocol
 from crc32c import crc32c
 
 from moldau.backup.calls import LogsToSave, SavedLog
-from moldau.backup.cut_format import (
-    CUTS_FOLDER,
-    STEPS,
-    ClusterCut,
-    LogId,
-    LogPieces,
-    ObjectPart,
-    data_key,
-)
+from moldau.backup.cut_format import CUTS_FOLDER, STEPS, ClusterCut, LogPieces, ObjectPart, data_key
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.ledger import Ledger, LedLog
 from moldau.backup.store_generations import LEASE_INTERVALS
@@ -25,6 +17,7 @@ from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.image import MetadataImage
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectStorage
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
 __all__ = ["BackupCluster", "CutMaker", "CutSettings"]
@@ -318,12 +311,12 @@ def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
             assert topic is not None
             if partition.leader < 0:
                 raise KafkaError(ErrorCode.leader_not_available, f"{name}-{index} has no leader")
-            log_id = LogId(topic.topic_id, index)
+            log_id = PartitionKey(topic.topic_id, index)
             found.append(LedLog(name, log_id, partition.leader, partition.leader_epoch))
     return found
 
 
-def _check(existing: Sequence[LogId], logs: Mapping[LogId, LogPieces]) -> None:
+def _check(existing: Sequence[PartitionKey], logs: Mapping[PartitionKey, LogPieces]) -> None:
     """Raise ``KafkaError`` if the cluster could not be restored from this cut."""
     for log_id in existing:
         log = logs.get(log_id)

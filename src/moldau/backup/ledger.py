@@ -4,9 +4,10 @@ the cuts uses it. Pure."""
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.backup.cut_format import ClusterCut, LogPiece, LogPieces
 from moldau.backup.logs_to_save import LogToSave, SavedLog
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 
 __all__ = ["LedLog", "Ledger"]
@@ -20,7 +21,7 @@ class LedLog(NamedTuple):
     """A partition that a cut must contain, with its leader."""
 
     topic: str
-    log_id: LogId
+    log_id: PartitionKey
     leader_id: int
     leader_epoch: int
 
@@ -37,8 +38,8 @@ class Ledger:
         self.name = name
         self.newest = newest
         self._logs = {} if newest is None else dict(newest.logs)
-        self._changed: dict[LogId, LogPieces] = {}
-        self._asked: dict[LogId, LogToSave] = {}
+        self._changed: dict[PartitionKey, LogPieces] = {}
+        self._asked: dict[PartitionKey, LogToSave] = {}
         """The last request for each log."""
         self.rounds = 0
         """Number of times that all logs were saved."""
@@ -78,7 +79,7 @@ class Ledger:
                 answer.pieces, self._asked[answer.log_id].from_offset
             )
 
-    def logs(self, existing: Iterable[LogId]) -> dict[LogId, LogPieces]:
+    def logs(self, existing: Iterable[PartitionKey]) -> dict[PartitionKey, LogPieces]:
         """The logs of the unfinished cut, without logs that no longer exist."""
         now = {**self._logs, **self._changed}
         return {log_id: now[log_id] for log_id in existing if log_id in now}

@@ -7,17 +7,17 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
-from moldau.backup.cut_format import DATA_FOLDER, LogId, LogPiece, ObjectPart
+from moldau.backup.cut_format import DATA_FOLDER, LogPiece, ObjectPart
 from moldau.backup.saved_ends import SavedEnds
 from moldau.backup.saved_rounds import SavedRounds
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.batch import check_batch, iter_headers
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition
-from moldau.storage.topic_partition import TopicPartition
 
 __all__ = ["LogSaver"]
 
@@ -44,7 +44,7 @@ class LogSaver:
     def __init__(
         self,
         storage: ObjectStorage,
-        partition_of: Callable[[LogId], ClassicPartition | None],
+        partition_of: Callable[[PartitionKey], ClassicPartition | None],
         saved: SavedEnds,
         rounds: SavedRounds,
         compacted_end: Callable[[TopicPartition], int | None] = lambda _: None,
@@ -64,7 +64,7 @@ class LogSaver:
         The ends of the logs in that cut come from the last request of the broker that makes the cuts."""
         return sum(self._lag_bytes(log_id, end_offset) for log_id, end_offset in self._saved.newest())
 
-    def _lag_bytes(self, log_id: LogId, end_offset: int) -> int:
+    def _lag_bytes(self, log_id: PartitionKey, end_offset: int) -> int:
         partition = self._partition_of(log_id)
         if partition is None or not partition.is_leader:
             return 0
@@ -174,7 +174,7 @@ class _Found(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    log_id: LogId
+    log_id: PartitionKey
     begins_anew: bool
     pieces: list[_Found]
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moldau.backup.cut_format import LogId, LogPiece
+from moldau.backup.cut_format import LogPiece
+from moldau.protocol.partitions import PartitionKey
 
 __all__ = ["LogToSave", "LogsToSave", "SavedLog"]
 
@@ -13,7 +14,7 @@ class LogToSave(NamedTuple):
     fields are the same as in :class:`SaveLogsLog`.
     """
 
-    log_id: LogId
+    log_id: PartitionKey
     leader_epoch: int
     saved_end_offset: int = -1
     saved_epoch: int = -1
@@ -36,6 +37,6 @@ class LogsToSave(NamedTuple):
 class SavedLog(NamedTuple):
     """The pieces that were stored for a log. ``pieces`` is empty when the log has no new records."""
 
-    log_id: LogId
+    log_id: PartitionKey
     begins_anew: bool
     pieces: Sequence[LogPiece]

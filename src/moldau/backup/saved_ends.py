@@ -4,7 +4,7 @@ which the deletion depends. Pure."""
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from moldau.backup.cut_format import LogId
+from moldau.protocol.partitions import PartitionKey
 
 __all__ = ["SavedEnds"]
 
@@ -14,9 +14,9 @@ class SavedEnds:
     the requests of the broker that makes the cuts."""
 
     def __init__(self) -> None:
-        self._ends: dict[LogId, _Ends] = {}
+        self._ends: dict[PartitionKey, _Ends] = {}
 
-    def note(self, log_id: LogId, end_offset: int, rounds: int) -> None:
+    def note(self, log_id: PartitionKey, end_offset: int, rounds: int) -> None:
         """Record that the newest cut has all records of a log before ``end_offset``. The value -1 means that
         the cut has no record of the log.
 
@@ -28,11 +28,11 @@ class SavedEnds:
         earlier = known.newest if rounds > 0 and rounds != known.rounds else known.earlier
         self._ends[log_id] = _Ends(min(earlier, end_offset), end_offset, rounds)
 
-    def newest(self) -> Iterator[tuple[LogId, int]]:
+    def newest(self) -> Iterator[tuple[PartitionKey, int]]:
         """Each log, with its end in the newest cut; -1 if the cut has no record of the log."""
         return ((log_id, ends.newest) for log_id, ends in self._ends.items())
 
-    def covers(self, log_id: LogId, end_offset: int) -> bool:
+    def covers(self, log_id: PartitionKey, end_offset: int) -> bool:
         """Whether the newest cut has all records of a log before ``end_offset``. If so, the cut also has all
         records of other logs on which these records depend."""
         known = self._ends.get(log_id)

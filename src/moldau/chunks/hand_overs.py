@@ -35,7 +35,7 @@ STATES_MAX: Final = 4
 """Maximum number of states that are kept for a partition. Only the latest states are kept, one for each
 leader epoch. Any other state is not needed, because no chunk was created at its border, or because the
 replica has already begun at that border."""
-_Key = tuple[UUID, int, int]
+_HandOverKey = tuple[UUID, int, int]
 """The topic id, the partition and the border."""
 
 
@@ -69,7 +69,7 @@ class HandOvers:
         self._machine = machine
         self._directory = directory
         self._folder = f"{directory.path}/{HAND_OVERS}"
-        self._states: dict[_Key, HandedOver] = {}
+        self._states: dict[_HandOverKey, HandedOver] = {}
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
@@ -161,9 +161,9 @@ class HandOvers:
         return iter({key[:2] for key in self._states})
 
 
-def _key_of(state: HandedOver) -> _Key:
+def _key_of(state: HandedOver) -> _HandOverKey:
     return state.topic_id, state.partition_index, state.start_offset
 
 
-def _file_of(key: _Key) -> str:
+def _file_of(key: _HandOverKey) -> str:
     return f"{key[0].hex}-{key[1]}-{key[2]}"

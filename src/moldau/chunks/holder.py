@@ -16,6 +16,7 @@ from moldau.chunks.calls import (
     ChunkSearch,
 )
 from moldau.chunks.hand_overs import HandOvers
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition_interface import AbortedTransaction, FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -25,7 +26,6 @@ from moldau.storage.folders.log_folders import NO_ROOM_FOR_MORE
 from moldau.storage.folders.partition_metadata import MalformedMetadataError
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 _UNREADABLE: Final = frozenset({ErrorCode.kafka_storage_error, ErrorCode.corrupt_message})
 

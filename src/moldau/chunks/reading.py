@@ -14,15 +14,10 @@ from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, Chunk
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration, Chunks, chunk_containing
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import (
-    AbortedTransaction,
-    FoundOffset,
-    PartitionKey,
-    ReadOutcome,
-    ReadRequest,
-)
+from moldau.replication.partition_interface import AbortedTransaction, FoundOffset, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import LEADER_EPOCHS, PRODUCER_SNAPSHOT_SUFFIX, segment_file

@@ -16,22 +16,22 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.metrics.meters import Counter
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 
 REMEMBERED_MAX: Final = 1_000
 """Maximum number of chunks that are remembered for a connection. The oldest is forgotten first."""
 _MEMORY: Final = "chunks.redirects"
 
-Brokers = PersistentMap[int, BrokerRegistration]
+RegisteredBrokers = PersistentMap[int, BrokerRegistration]
 """The brokers in the image, by id."""
-Place = tuple[PartitionKey, int]
+ChunkKey = tuple[PartitionKey, int]
 """A chunk: its partition and its first offset."""
 
 
 def by_preference(
     brokers: Sequence[int],
-    place: Place,
-    registered: Brokers,
+    place: ChunkKey,
+    registered: RegisteredBrokers,
     rack: str | None,
 ) -> list[int]:
     """The brokers that have a chunk, in the order in which they are asked. Brokers that are not fenced come
@@ -54,7 +54,11 @@ class ChunkRedirects:
     """Chooses the broker from which a consumer reads a chunk. Pure."""
 
     def __init__(
-        self, local_id: int, registered: Callable[[], Brokers], redirects: Counter, min_bytes: int = 0
+        self,
+        local_id: int,
+        registered: Callable[[], RegisteredBrokers],
+        redirects: Counter,
+        min_bytes: int = 0,
     ) -> None:
         """``registered`` returns the brokers in the newest image. ``redirects`` counts the consumers that are
         sent to another broker."""
@@ -90,10 +94,10 @@ class ChunkRedirects:
         return not _was_sent(memory, (key, -1 - leader_epoch))
 
 
-def _was_sent(memory: MutableMapping[str, Any], place: Place) -> bool:
+def _was_sent(memory: MutableMapping[str, Any], place: ChunkKey) -> bool:
     """Whether a consumer was sent to another broker before. After this call, the result for ``place`` is
     True."""
-    known: dict[Place, None] = memory.setdefault(_MEMORY, {})
+    known: dict[ChunkKey, None] = memory.setdefault(_MEMORY, {})
     if place in known:
         return True
     known[place] = None

@@ -20,12 +20,12 @@ from moldau.chunks.reading import READ_MAX_BYTES
 from moldau.chunks.redirects import ChunkRedirects
 from moldau.cluster.image.chunks import ChunkRegistration, chunk_containing
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import (
     AppendAnswer,
     AppendOutcome,
     FoundOffset,
     Partition,
-    PartitionKey,
     PartitionStatus,
     ProducerTurn,
     ReadAnswer,

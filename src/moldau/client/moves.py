@@ -79,7 +79,7 @@ async def cancel_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
             check(row.code, row.message, row.about)
 
 
-class _Answer(NamedTuple):
+class _PartitionResult(NamedTuple):
     about: str
     """The name of the partition."""
     code: ErrorCode
@@ -88,7 +88,7 @@ class _Answer(NamedTuple):
 
 async def _alter(
     client: Client, wanted: Sequence[tuple[PlannedMove, tuple[int, ...] | None]]
-) -> list[_Answer]:
+) -> list[_PartitionResult]:
     """Request other replicas for partitions. ``None`` cancels a partition's move."""
     answers = []
     for start in range(0, len(wanted), MOVES_A_REQUEST_MAX):
@@ -103,7 +103,7 @@ async def _alter(
         response = await client.ask(request)
         check(response.error_code, response.error_message, "moving partitions")
         answers += [
-            _Answer(f"{topic.name}-{each.partition_index}", each.error_code, each.error_message)
+            _PartitionResult(f"{topic.name}-{each.partition_index}", each.error_code, each.error_message)
             for topic in response.responses
             for each in topic.partitions
         ]

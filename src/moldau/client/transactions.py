@@ -26,13 +26,11 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import next_sequence, parse_header, with_producer
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
-
-Place = tuple[str, int]
-"""A topic and a partition."""
 
 ACKS_ALL: Final = -1
 INIT_VERSION: Final = 5
@@ -86,7 +84,7 @@ class ProducerOfBatches:
         answer = await self._coordinated(request, INIT_VERSION)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
-    async def send(self, batches: Mapping[Place, Sequence[bytes]]) -> None:
+    async def send(self, batches: Mapping[TopicPartition, Sequence[bytes]]) -> None:
         """Send batches without a producer id as a part of the transaction. Call this at most once for each
         partition. Returns when all batches are acknowledged."""
         if not batches:
@@ -97,7 +95,7 @@ class ProducerOfBatches:
             if isinstance(result, BaseException):
                 raise result
 
-    async def commit_offset(self, group: str, place: Place, committed: CommittedText) -> None:
+    async def commit_offset(self, group: str, place: TopicPartition, committed: CommittedText) -> None:
         """Commit an offset of a group as a part of the transaction."""
         await self._coordinated(
             AddOffsetsToTxnRequest(
@@ -109,14 +107,16 @@ class ProducerOfBatches:
             ADD_OFFSETS_VERSION,
         )
         row = TxnOffsetCommitRequestPartition(
-            partition_index=place[1], committed_offset=committed.offset, committed_metadata=committed.text
+            partition_index=place.partition,
+            committed_offset=committed.offset,
+            committed_metadata=committed.text,
         )
         request = TxnOffsetCommitRequest(
             transactional_id=self._id,
             group_id=group,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=place[0], partitions=[row])],
+            topics=[TxnOffsetCommitRequestTopic(name=place.topic, partitions=[row])],
         )
 
         async def ask() -> None:
@@ -161,7 +161,7 @@ class ProducerOfBatches:
 
         return await self._retried(ask)
 
-    async def _add_partitions(self, places: Sequence[Place]) -> None:
+    async def _add_partitions(self, places: Sequence[TopicPartition]) -> None:
         by_topic: dict[str, list[int]] = {}
         for topic, partition in places:
             by_topic.setdefault(topic, []).append(partition)
@@ -186,7 +186,7 @@ class ProducerOfBatches:
 
         await self._retried(ask)
 
-    async def _in_order(self, place: Place, batches: Sequence[bytes]) -> None:
+    async def _in_order(self, place: TopicPartition, batches: Sequence[bytes]) -> None:
         """Send the batches of a partition. The first batch is sent alone, because a broker accepts any batch
         as the first batch of a producer that it does not know."""
         sequence = 0
@@ -198,7 +198,7 @@ class ProducerOfBatches:
         for first in range(1, len(numbered), IN_FLIGHT):
             await self._together(place, numbered[first : first + IN_FLIGHT])
 
-    async def _together(self, place: Place, batches: Sequence[bytes]) -> None:
+    async def _together(self, place: TopicPartition, batches: Sequence[bytes]) -> None:
         """Send batches at the same time. After an error they are sent again, one after the other. Batches
         that were already appended are not appended twice, because the broker recognizes their sequence
         numbers.
@@ -213,11 +213,11 @@ class ProducerOfBatches:
         if any(isinstance(result, KafkaError) for result in results):
             await self._sent_again(place, batches)
 
-    async def _sent_again(self, place: Place, batches: Sequence[bytes]) -> None:
+    async def _sent_again(self, place: TopicPartition, batches: Sequence[bytes]) -> None:
         for batch in batches:
             await self._retried(partial(self._send, place, batch))
 
-    async def _send(self, place: Place, batch: bytes) -> None:
+    async def _send(self, place: TopicPartition, batch: bytes) -> None:
         topic, partition = place
         found = await self._client.topic(topic)
         if partition not in found.leaders:
@@ -249,13 +249,13 @@ class ProducerOfBatches:
         return await self._client.retrying(call, _BUSY)
 
 
-async def committed_texts(client: Client, group: str) -> dict[Place, CommittedText]:
+async def committed_texts(client: Client, group: str) -> dict[TopicPartition, CommittedText]:
     """All offsets that were committed for a group. Waits for open transactions with offsets of the group."""
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group, topics=None)], require_stable=True
     )
 
-    async def ask() -> dict[Place, CommittedText]:
+    async def ask() -> dict[TopicPartition, CommittedText]:
         response = await client.ask(
             request, broker=await client.coordinator(group), version_max=MAX_OFFSET_VERSION
         )
@@ -265,7 +265,7 @@ async def committed_texts(client: Client, group: str) -> dict[Place, CommittedTe
             if code is not ErrorCode.none:
                 raise KafkaError(code, f"group {group}: {code.name.upper()}")
         return {
-            (name, row.partition_index): CommittedText(row.committed_offset, row.metadata or "")
+            TopicPartition(name, row.partition_index): CommittedText(row.committed_offset, row.metadata or "")
             for name, row in rows
             if row.committed_offset >= 0
         }

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.folders.folder_contents import METADATA_FOLDER
 from moldau.cluster.image.delta import MetadataDelta, delta_between
 from moldau.cluster.image.image import (
     EMPTY_IMAGE,
@@ -18,6 +17,7 @@ from moldau.cluster.image.image import (
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, Value
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.protocol.records.metadata import (
     RECORDS,
     AbortTransactionRecord,
@@ -56,7 +56,7 @@ class MetadataPublisher:
         on_fault: Callable[[MetadataError], None],
         supported: FeatureRanges | None = None,
         *,
-        folder: str = METADATA_FOLDER,
+        folder: str = CLUSTER_METADATA_FOLDER,
     ) -> None:
         """``supported`` contains the feature levels that :meth:`check_levels` allows. If it is ``None``, all
         levels are allowed. ``folder`` is the folder of the log, for errors."""

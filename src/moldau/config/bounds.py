@@ -4,17 +4,17 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from moldau.config.definition import Value
+from moldau.config.definition import ParsedValue
 
 
 class Check:
     """A check of a config value. ``description`` is for the documentation of the config."""
 
-    def __init__(self, test: Callable[[Value], str | None], description: str) -> None:
+    def __init__(self, test: Callable[[ParsedValue], str | None], description: str) -> None:
         self._test = test
         self.description = description
 
-    def __call__(self, value: Value) -> str | None:
+    def __call__(self, value: ParsedValue) -> str | None:
         return self._test(value)
 
 
@@ -27,7 +27,7 @@ def at_least(low: float) -> Check:
 def off_or_at_least(low: float) -> Check:
     """Allow the value -1 ("off"), and values of at least ``low``."""
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         is_off = _number(value) == -1
         return None if is_off or _number(value) >= low else f"Value must be -1 or at least {low}"
 
@@ -35,7 +35,7 @@ def off_or_at_least(low: float) -> Check:
 
 
 def above(low: float, up_to: float = math.inf) -> Check:
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         if _number(value) <= low:
             return f"Value must be more than {low}"
         if _number(value) > up_to:
@@ -46,7 +46,7 @@ def above(low: float, up_to: float = math.inf) -> Check:
 
 
 def between(low: float, high: float) -> Check:
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         if _number(value) < low:
             return f"Value must be at least {low}"
         if _number(value) > high:
@@ -59,7 +59,7 @@ def between(low: float, high: float) -> Check:
 def not_empty(what: str = "String") -> Check:
     """Refuse an empty text or an empty list."""
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         is_empty = not value or (isinstance(value, tuple) and not all(value))
         return f"{what} must be non-empty" if is_empty else None
 
@@ -69,7 +69,7 @@ def not_empty(what: str = "String") -> Check:
 def list_of_any(*, may_be_empty: bool = True) -> Check:
     """Refuse a list with an empty entry. Without ``may_be_empty``, also refuse an empty list."""
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         parts = _parts(value)
         if not parts and not may_be_empty:
             return "List must not be empty"
@@ -97,7 +97,7 @@ def one_of(*choices: str) -> Check:
 def list_of(*choices: str, may_be_empty: bool = True, may_repeat: bool = False) -> Check:
     listed = ", ".join(choices)
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         parts = _parts(value)
         if not parts and not may_be_empty:
             return "Value must not be empty"
@@ -114,7 +114,7 @@ def protocols(*choices: str) -> Check:
     """Check a list of enabled group protocols. The list must contain the classic protocol."""
     check = list_of(*choices)
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         reason = check(value)
         return reason or (None if "classic" in _parts(value) else "The 'classic' protocol must be enabled")
 
@@ -129,7 +129,7 @@ def offset_reset(key: str) -> Check:
     """Check the start offset of a share group. A duration is in ISO 8601 form. Its largest unit is days
     (KIP-1106)."""
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         text = str(value)
         kind, _, duration = text.partition(":")
         if text in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration)):
@@ -143,7 +143,7 @@ def offset_reset(key: str) -> Check:
 
 
 def gzip_level() -> Check:
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         return (
             None
             if value == -1 or 1 <= _number(value) <= 9
@@ -156,7 +156,7 @@ def gzip_level() -> Check:
 def throttled_replicas() -> Check:
     """Check a list of throttled replicas. The value is ``*``, or a list of partition:broker pairs."""
 
-    def test(value: Value) -> str | None:
+    def test(value: ParsedValue) -> str | None:
         parts = _parts(value)
         if "".join(parts) == "*" or all(_REPLICA.fullmatch(part) for part in parts):
             return None
@@ -168,11 +168,11 @@ def throttled_replicas() -> Check:
     return Check(test, "[partitionId]:[brokerId],[partitionId]:[brokerId],...")
 
 
-def _number(value: Value) -> float:
+def _number(value: ParsedValue) -> float:
     assert isinstance(value, int | float)
     return value
 
 
-def _parts(value: Value) -> Sequence[str]:
+def _parts(value: ParsedValue) -> Sequence[str]:
     assert isinstance(value, tuple)
     return value

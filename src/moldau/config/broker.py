@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from moldau.config import dynamic
-from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
+from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, ParsedValue, Update
 from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.keys.sections import SECTIONS
 from moldau.config.keys.synonyms import BROKER_SYNONYMS
@@ -36,7 +36,7 @@ BROKER = ConfigDef(
 _MAX_CONNECTIONS_OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.max\.connections")
 _PREFIX_KEYS = ("remote.log.storage.manager.impl.prefix", "remote.log.metadata.manager.impl.prefix")
 
-_DEFAULTS: Mapping[str, Value] = MappingProxyType({key.name: key.default for key in BROKER})
+_DEFAULTS: Mapping[str, ParsedValue] = MappingProxyType({key.name: key.default for key in BROKER})
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -63,13 +63,13 @@ class BrokerConfig(NodeSettings):
             values.update((name, value) for name, value in layer.items() if name in BROKER)
         super().__init__(values)
 
-    def _usable(self, values: Mapping[str, str]) -> dict[str, Value]:
+    def _usable(self, values: Mapping[str, str]) -> dict[str, ParsedValue]:
         """Parse the dynamic values that this version can use.
 
         Unusable values stay in the cluster's metadata but must not stop a node. They are skipped and named in
         ``unusable``. Undefined keys are also skipped.
         """
-        typed: dict[str, Value] = {}
+        typed: dict[str, ParsedValue] = {}
         for name, text in values.items():
             if name in BROKER:
                 try:
@@ -103,13 +103,13 @@ class BrokerConfig(NodeSettings):
         """A copy with other dynamic configs. Unusable values are skipped."""
         return BrokerConfig(self.static, cluster_defaults, dynamic)
 
-    def _effective(self, name: str) -> tuple[Value, ConfigSource]:
+    def _effective(self, name: str) -> tuple[ParsedValue, ConfigSource]:
         for source, values in self._layers:
             if name in values:
                 return values[name], source
         return BROKER[name].default, ConfigSource.DEFAULT
 
-    def explicit(self, name: str) -> tuple[Value, ConfigSource] | None:
+    def explicit(self, name: str) -> tuple[ParsedValue, ConfigSource] | None:
         """Return the value that was set for a key, and the source of the value. The result is ``None`` when
         only the default applies."""
         value, source = self._effective(name)
@@ -151,7 +151,7 @@ class BrokerConfig(NodeSettings):
             if name.startswith(prefix) and name not in BROKER
         }
 
-    def layers_of(self, name: str) -> list[tuple[Value, ConfigSource]]:
+    def layers_of(self, name: str) -> list[tuple[ParsedValue, ConfigSource]]:
         """The values of a key from all sources that set it. The effective value is first, and the default is
         last.
         """

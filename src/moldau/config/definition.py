@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, auto
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
-Value: TypeAlias = "bool | int | float | str | tuple[str, ...] | None"
-Validator: TypeAlias = Callable[[Value], "str | None"]
+ParsedValue: TypeAlias = "bool | int | float | str | tuple[str, ...] | None"
+Validator: TypeAlias = Callable[[ParsedValue], "str | None"]
 
 
 _MESSAGE_MAX: Final = 400
@@ -103,7 +103,7 @@ class Synonym(NamedTuple):
     factor: int = 1
     low: int | None = None
 
-    def convert(self, value: Value) -> Value:
+    def convert(self, value: ParsedValue) -> ParsedValue:
         """The value in the topic's unit. Negative values are not converted. The result is at least
         ``low``."""
         if isinstance(value, bool) or not isinstance(value, int):
@@ -132,7 +132,7 @@ class ConfigKey:
 
     name: str
     type: ConfigType
-    default: Value
+    default: ParsedValue
     doc: str
     importance: Importance = Importance.MEDIUM
     validator: Validator | None = None
@@ -151,13 +151,13 @@ class ConfigKey:
     def is_sensitive(self) -> bool:
         return self.type is ConfigType.PASSWORD
 
-    def parse(self, text: str) -> Value:
+    def parse(self, text: str) -> ParsedValue:
         """The typed value of ``text``. Raises :class:`ConfigError`."""
         value = self._convert(text.strip(_TRIMMED))
         self.check(value)
         return value
 
-    def check(self, value: Value) -> None:
+    def check(self, value: ParsedValue) -> None:
         """Raise :class:`ConfigError` when the validator refuses the value."""
         if self.validator is not None and value is not None:
             reason = self.validator(value)
@@ -168,7 +168,7 @@ class ConfigKey:
         shown = "[hidden]" if self.is_sensitive else value
         return ConfigError(self.name, f"Invalid value {shown} for configuration {self.name}: {reason}")
 
-    def _convert(self, text: str) -> Value:
+    def _convert(self, text: str) -> ParsedValue:
         kind = self.type
         match kind:
             case ConfigType.BOOLEAN:
@@ -201,7 +201,7 @@ class ConfigKey:
         # NaN is refused. Kafka accepts it, because NaN is not below and not above any limit.
         raise self.error(text, "Not a number of type DOUBLE")
 
-    def format(self, value: Value) -> str | None:
+    def format(self, value: ParsedValue) -> str | None:
         """Return the value as text, as Kafka's tools show it; ``None`` for no value."""
         match value:
             case None:
@@ -264,13 +264,13 @@ class ConfigDef:
         for example ``rsm.config.``."""
         return name.startswith(self._prefixes) if self._prefixes else False
 
-    def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:
+    def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, ParsedValue]:
         """Typed values of the given keys (no defaults). Raises :class:`ConfigError` for the first invalid
         key.
 
         ``passed_on`` contains additional prefixes of keys that belong to plug-ins.
         """
-        typed: dict[str, Value] = {}
+        typed: dict[str, ParsedValue] = {}
         for name, text in values.items():
             key = self._keys.get(name)
             if key is None:

@@ -3,7 +3,7 @@ decides which values are hidden."""
 
 from dataclasses import dataclass
 
-from moldau.config.definition import ConfigKey, ConfigSource, Value
+from moldau.config.definition import ConfigKey, ConfigSource, ParsedValue
 
 
 def is_secret(key: ConfigKey | None) -> bool:
@@ -12,7 +12,7 @@ def is_secret(key: ConfigKey | None) -> bool:
     return key is None or key.is_sensitive
 
 
-def shown_value(key: ConfigKey | None, value: Value) -> str | None:
+def shown_value(key: ConfigKey | None, value: ParsedValue) -> str | None:
     """The value as text. It is ``None`` if the value is a secret, or if there is no value."""
     return None if key is None or is_secret(key) else key.format(value)
 
@@ -22,7 +22,7 @@ class ConfigSynonym:
     """One possible source of the value."""
 
     key: ConfigKey
-    value: Value
+    value: ParsedValue
     source: ConfigSource
 
     @property
@@ -42,7 +42,7 @@ class ConfigEntry:
     """
 
     key: ConfigKey
-    value: Value
+    value: ParsedValue
     source: ConfigSource
     synonyms: tuple[ConfigSynonym, ...]
     is_read_only: bool

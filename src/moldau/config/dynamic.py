@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from moldau.config.definition import ConfigDef, ConfigError, ConfigKey, Limit, Update, Value
+from moldau.config.definition import ConfigDef, ConfigError, ConfigKey, Limit, ParsedValue, Update
 from moldau.config.node_combinations import check_local_retention
 from moldau.config.node_settings import NodeSettings
 
@@ -23,7 +23,7 @@ _RETENTION: Final = (
 _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
-def parse(key: ConfigKey, text: str) -> Value:
+def parse(key: ConfigKey, text: str) -> ParsedValue:
     """Parse the value of a dynamic config. Raises :class:`ConfigError`."""
     value = key.parse(text)
     if Limit.AT_LEAST_ONE in key.limits and isinstance(value, int) and value < 1:

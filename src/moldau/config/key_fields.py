@@ -14,7 +14,7 @@ from dataclasses import field, fields
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from moldau.config.definition import Value
+from moldau.config.definition import ParsedValue
 from moldau.config.settings import Settings
 
 _METADATA: Final = "key"
@@ -27,7 +27,7 @@ class KeyField(NamedTuple):
     convert: Callable[[Any], Any] | None
     """Converts the value of the key to the type of the field. ``None`` means that no conversion is needed."""
 
-    def value(self, found: Value) -> Any:
+    def value(self, found: ParsedValue) -> Any:
         """Return the value of the field for a value of the key."""
         return found if self.convert is None else self.convert(found)
 

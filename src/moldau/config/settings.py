@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from moldau.config.definition import Value
+from moldau.config.definition import ParsedValue
 
 
 class Settings:
     """Values by key. Each method names the expected type, so that callers need no casts."""
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    def __init__(self, values: Mapping[str, ParsedValue]) -> None:
         self.values = MappingProxyType(dict(values))
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> ParsedValue:
         return self.values[name]
 
     def integer(self, name: str) -> int:

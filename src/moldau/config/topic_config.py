@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from moldau.config.broker import BROKER, BrokerConfig
-from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Value
+from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, ParsedValue
 from moldau.config.described_config import ConfigEntry, ConfigSynonym
 from moldau.config.keys.topic import TOPIC as _KEYS
 from moldau.config.settings import Settings
@@ -120,14 +120,14 @@ class TopicConfig(Settings):
         return self.text("message.timestamp.type") == "LogAppendTime"
 
 
-def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
+def _inherited(broker: BrokerConfig, name: str) -> tuple[ParsedValue, ConfigSource]:
     """Return the value and source of a key for a topic without an override."""
     if TOPIC[name].fixed_at_creation:
         return TOPIC[name].default, ConfigSource.DEFAULT
     return _from_broker(broker, name)
 
 
-def _from_broker(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
+def _from_broker(broker: BrokerConfig, name: str) -> tuple[ParsedValue, ConfigSource]:
     """Return the first broker config that is set, as value and source. If none is set, return the default."""
     for synonym in TOPIC[name].synonyms:
         explicit = broker.explicit(synonym.name)

@@ -17,12 +17,12 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     MarkerToWrite,
     OffsetToDelete,
-    PartitionId,
     ProducersOfPartition,
     PruneCall,
     PrunedPartition,
     TimestampToList,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
 __all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "commit_epoch", "load_batch_coordinator"]
@@ -78,7 +78,7 @@ class BatchCoordinator(Protocol):
         """Append the markers of ended transactions. Returns when the markers are committed."""
         ...
 
-    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+    async def describe_producers(self, wanted: PartitionKey) -> ProducersOfPartition:
         """The producers of a partition with their open transactions. Raises ``KafkaError``."""
         ...
 

@@ -42,7 +42,7 @@ from moldau.diskless.writing.writer import DisklessWriter
 from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.repeating import Repeating

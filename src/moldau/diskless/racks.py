@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.diskless.reading.rack_call import RackPeers
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 
 
 def _alone(key: PartitionKey, client_rack: str) -> int:

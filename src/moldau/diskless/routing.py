@@ -21,13 +21,13 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     MarkerToWrite,
     OffsetToDelete,
-    PartitionId,
     PartitionToFind,
     ProducersOfPartition,
     PruneCall,
     PrunedPartition,
     TimestampToList,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 
 __all__ = ["CoordinatorCalls", "RoutingBatchCoordinator"]
@@ -60,13 +60,15 @@ class CoordinatorCalls(Protocol):
     ) -> Sequence[EndedTransactionPart]: ...
 
     async def describe_producers(
-        self, coordinator_id: int, wanted: Sequence[PartitionId]
+        self, coordinator_id: int, wanted: Sequence[PartitionKey]
     ) -> Sequence[ProducersOfPartition]: ...
 
 
 Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete, GuardToIssue, MarkerToWrite)
-Answer = TypeVar("Answer", FoundPartition, ListedOffset, DeletedRecords, IssuedGuard, EndedTransactionPart)
-Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
+RowAnswer = TypeVar(
+    "RowAnswer", FoundPartition, ListedOffset, DeletedRecords, IssuedGuard, EndedTransactionPart
+)
+RefuseRow: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], RowAnswer]
 
 
 class RoutingBatchCoordinator:
@@ -138,7 +140,7 @@ class RoutingBatchCoordinator:
             EndedTransactionPart,
         )
 
-    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+    async def describe_producers(self, wanted: PartitionKey) -> ProducersOfPartition:
         owner = self._owner_of(*wanted)
         (found,) = await self._calls_of(owner).describe_producers(owner, [wanted])
         return found
@@ -170,17 +172,17 @@ class RoutingBatchCoordinator:
     async def _split(
         self,
         asked: Sequence[Asked],
-        ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[Answer]]],
-        refuse: "Refuse[Answer]",
-    ) -> Sequence[Answer]:
+        ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[RowAnswer]]],
+        refuse: "RefuseRow[RowAnswer]",
+    ) -> Sequence[RowAnswer]:
         """Call all coordinators in parallel. Returns the results in the order of the request."""
-        answers: dict[tuple[UUID, int], list[Answer]] = {}
+        answers: dict[tuple[UUID, int], list[RowAnswer]] = {}
 
         async def ask_one(owner: int | None, some: Sequence[Asked]) -> None:
             try:
                 if owner is None:
                     raise KafkaError(ErrorCode.unknown_topic_or_partition, "no coordinator is known for it")
-                found: Iterable[Answer] = await ask(owner, some)
+                found: Iterable[RowAnswer] = await ask(owner, some)
             except KafkaError as error:
                 found = [refuse(one.topic_id, one.partition_index, error.code, error.message) for one in some]
             except (OSError, TimeoutError):

@@ -21,12 +21,13 @@ batch. The footer repeats these CRCs.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
 
 from moldau.records import BatchHeader
+from moldau.runtime.buffers import Buffer
 
 __all__ = [
     "MAGIC",
@@ -43,7 +44,6 @@ __all__ = [
     "write_tail",
 ]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC = b"MOLDAUWL"
 VERSION = 1

@@ -7,7 +7,7 @@ from moldau.network.context import (
     Answer,
     Buffers,
     ConnectionContext,
-    Dispatcher,
+    DispatchRequest,
     Principal,
     RequestContext,
 )
@@ -21,7 +21,7 @@ __all__ = [
     "Buffers",
     "ClientLimits",
     "ConnectionContext",
-    "Dispatcher",
+    "DispatchRequest",
     "HttpAnswer",
     "HttpServer",
     "Listener",

@@ -1,7 +1,7 @@
 """The context of a request, and the contract between the network and the server.
 
-A :data:`Dispatcher` is called synchronously, once per request, in the order of the requests of a connection.
-Its response may be ready later. The network sends the responses of a connection in request order.
+A :data:`DispatchRequest` is called synchronously, once per request, in the order of the requests of a
+connection. Its response may be ready later. The network sends the responses of a connection in request order.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from moldau.runtime.buffers import Buffer
 
 Buffers: TypeAlias = list[Buffer]
 """A response body in parts. The network adds the length and the header, and does not join large parts.
@@ -175,7 +175,7 @@ class RequestContext:
         )
 
 
-Dispatcher: TypeAlias = Callable[[RequestContext, memoryview], Answer]
+DispatchRequest: TypeAlias = Callable[[RequestContext, memoryview], Answer]
 """A function that gets the context and the body of a request, and returns the answer. The body is a view that
 is valid only until the call returns.
 

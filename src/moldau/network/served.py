@@ -9,8 +9,8 @@ from moldau.protocol.own.rights import Right
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import Message
 
-Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
-Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
+HandlerResult: TypeAlias = "Message | Awaitable[Message | None] | None"
+Handler: TypeAlias = Callable[[RequestContext, Any], HandlerResult]
 """A plain function, or a :class:`Served` if the API does not use the default limits."""
 HandlerTable: TypeAlias = Mapping[int, Handler]
 
@@ -44,7 +44,7 @@ class Served:
     """The right that the handler checks. Each of our own APIs declares such a right. It is ``None`` for
     Kafka's APIs."""
 
-    def __call__(self, context: RequestContext, request: Any) -> Outcome:
+    def __call__(self, context: RequestContext, request: Any) -> HandlerResult:
         return self.handle(context, request)
 
 

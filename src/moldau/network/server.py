@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from moldau.network.connection import ServerConnection
-from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
+from moldau.network.context import ANONYMOUS, ConnectionContext, DispatchRequest
 from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
 from moldau.network.reserve import ReservedPlaces, is_own_machine
@@ -37,7 +37,7 @@ class SocketServer:
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: DispatchRequest,
         listeners: Sequence[Listener],
         limits: NetworkLimits | None = None,
         *,

@@ -5,7 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from moldau.network.context import Buffer
+from moldau.runtime.buffers import Buffer
 
 _JOIN_BYTES = 64 * 1024
 """Size in bytes. Up to this size, one copy and one send cost less than one vectored send of the parts."""

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 
 from moldau.objects.storage import (
-    Buffer,
     ObjectInfo,
     ObjectStorage,
     StorageError,
@@ -15,6 +14,7 @@ from moldau.objects.storage import (
     ThrottledError,
 )
 from moldau.runtime import Entropy
+from moldau.runtime.buffers import Buffer
 
 __all__ = ["S3_LATENCY", "FaultyStorage", "Latency", "StorageWeather"]
 

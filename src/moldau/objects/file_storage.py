@@ -15,7 +15,6 @@ from itertools import count
 from moldau.objects.storage import (
     CHECK_KEY,
     LIST_PAGE_KEYS,
-    Buffer,
     ObjectInfo,
     ObjectNotFoundError,
     StorageError,
@@ -25,6 +24,7 @@ from moldau.objects.storage import (
     check_length,
 )
 from moldau.runtime import Disk, DiskError, DurableFolders, Machine
+from moldau.runtime.buffers import Buffer
 
 __all__ = ["FileStorage"]
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from moldau.objects.storage import (
     LIST_PAGE_KEYS,
-    Buffer,
     ObjectInfo,
     ObjectNotFoundError,
     StorageError,
@@ -17,6 +16,7 @@ from moldau.objects.storage import (
     check_length,
 )
 from moldau.runtime import Clock
+from moldau.runtime.buffers import Buffer
 
 __all__ = ["MemoryStorage"]
 

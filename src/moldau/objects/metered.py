@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from moldau.metrics import Meters
 from moldau.objects.storage import (
     DELETE_CHUNK_KEYS,
-    Buffer,
     ObjectInfo,
     ObjectNotFoundError,
     ObjectStorage,
@@ -16,6 +15,7 @@ from moldau.objects.storage import (
     ThrottledError,
     fetch_once,
 )
+from moldau.runtime.buffers import Buffer
 
 __all__ = ["MeteredStorage"]
 

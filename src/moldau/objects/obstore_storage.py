@@ -18,7 +18,6 @@ from moldau.objects.obstore_exit import leave_python_before_exit
 from moldau.objects.storage import (
     DELETE_CHUNK_KEYS,
     LIST_PAGE_KEYS,
-    Buffer,
     ObjectInfo,
     StorageError,
     check_by_use,
@@ -26,6 +25,7 @@ from moldau.objects.storage import (
     check_key,
     check_length,
 )
+from moldau.runtime.buffers import Buffer
 
 __all__ = ["ObstoreStorage", "open_obstore"]
 

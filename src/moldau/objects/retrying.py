@@ -18,7 +18,6 @@ from moldau.objects.fence import NoFence, StoreFence
 from moldau.objects.health import StorageHealth
 from moldau.objects.hedging import HedgeBudget, Patience, hedged
 from moldau.objects.storage import (
-    Buffer,
     ObjectInfo,
     ObjectNotFoundError,
     ObjectStorage,
@@ -27,6 +26,7 @@ from moldau.objects.storage import (
     fetch_once,
 )
 from moldau.runtime import Entropy
+from moldau.runtime.buffers import Buffer
 
 __all__ = ["RetryBudget", "RetryPolicy", "RetryingStorage"]
 

@@ -6,9 +6,9 @@ key is never used for two contents. Every call may raise :class:`StorageError`.
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from moldau.runtime.buffers import Buffer
 
 DELETE_CHUNK_KEYS = 1_000
 """Maximum number of keys in one delete request. It is the limit of S3's DeleteObjects."""

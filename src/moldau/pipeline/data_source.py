@@ -17,7 +17,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
-from moldau.pipeline.source.columns import Columns, schema_of_a_topic
+from moldau.pipeline.source.columns import QueryColumns, schema_of_a_topic
 from moldau.pipeline.source.filters import Narrowing
 from moldau.pipeline.source.options import LATEST, SourceOptions, check_batch, parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
@@ -114,7 +114,7 @@ class MoldauReader(DataSourceReader):
 
     def __init__(self, schema: StructType, topics: list[TopicRanges], options: SourceOptions) -> None:
         settle()
-        self._columns = Columns(schema)
+        self._columns = QueryColumns(schema)
         self._topics = topics
         self._options = options
         self._narrowing = Narrowing()

@@ -14,7 +14,8 @@ from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.index import MODULES as KAFKA_MODULES
 from moldau.protocol.own import MODULES as OWN_MODULES
-from moldau.protocol.schema import Buffer, Message, parse_versions
+from moldau.protocol.schema import Message, parse_versions
+from moldau.runtime.buffers import Buffer
 
 __all__ = [
     "ProtocolError",

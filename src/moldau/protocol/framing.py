@@ -14,7 +14,7 @@ from moldau.protocol.api import request_header_version, response_header_version
 from moldau.protocol.compiler.primitives import skip_tagged_fields
 from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.decoding_errors import ProtocolError
-from moldau.protocol.schema import Buffer
+from moldau.runtime.buffers import Buffer
 
 _FIXED = Struct(">hhih")
 _unpack_fixed = _FIXED.unpack_from

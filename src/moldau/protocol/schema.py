@@ -27,10 +27,10 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_tran
 from uuid import UUID
 
 from moldau.runtime import ErrorCode
+from moldau.runtime.buffers import Buffer
 
 ZERO_UUID = UUID(int=0)
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 Records: TypeAlias = Buffer | Sequence[Buffer] | None
 """Record batches. They are in a single buffer, or in several buffers that are sent one after another.
 Decoding returns a memoryview of the input."""
@@ -101,13 +101,13 @@ class Message:
 
 
 M = TypeVar("M", bound=Message)
-Kind: TypeAlias = str | type[Message]
+FieldKind: TypeAlias = str | type[Message]
 
 
 class Wire(NamedTuple):
     """Wire format of a field, as ``wire`` declares it."""
 
-    kind: Kind
+    kind: FieldKind
     array: bool
     versions: str
     nullable: str
@@ -116,7 +116,7 @@ class Wire(NamedTuple):
 
 
 def wire(
-    kind: Kind | list[str] | list[type[M]],
+    kind: FieldKind | list[str] | list[type[M]],
     versions: str = "0+",
     *,
     default: Any = dataclasses.MISSING,
@@ -182,7 +182,7 @@ class FieldLayout(NamedTuple):
     """A field in one version of its message."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     array: bool
     nullable: bool
     tag: int | None
@@ -209,7 +209,7 @@ _IMPLICIT: dict[str, Any] = {
 }
 
 
-def implicit_default(kind: Kind, array: bool) -> Any:
+def implicit_default(kind: FieldKind, array: bool) -> Any:
     """Kafka's default of a field that declares no default."""
     if array:
         return ()

@@ -7,12 +7,12 @@ only the committed records. The driver reports each append, truncation and snaps
 
 from collections.abc import Iterable, Iterator
 
-from moldau.quorum.core.messages import Buffer
 from moldau.quorum.core.voters import KRAFT_VERSION_MAX, LoggedVoters, ReplicaKey, Voter, VoterSet
 from moldau.records import control
 from moldau.records.batch import iter_headers
 from moldau.records.record import iter_records
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.buffers import Buffer
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 READ_MAX_BYTES = 1024 * 1024

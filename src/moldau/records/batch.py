@@ -34,6 +34,7 @@ from crc32c import crc32c
 from moldau.records.compression import Compression
 from moldau.records.errors import CorruptRecordError, InvalidRecordError, OpenedSizeError
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.buffers import Buffer
 
 __all__ = [
     "HEADER_SIZE_BYTES",
@@ -44,7 +45,6 @@ __all__ = [
     "NO_TIMESTAMP",
     "RECORDS_PER_BATCH_MAX",
     "BatchHeader",
-    "Buffer",
     "MutableBuffer",
     "TimestampType",
     "check_batch",
@@ -59,7 +59,6 @@ __all__ = [
     "with_producer",
 ]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 MutableBuffer: TypeAlias = bytearray | memoryview
 
 HEADER_SIZE_BYTES = 61

@@ -11,11 +11,12 @@ Decompression never produces more bytes than the caller's limit, even for a smal
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import cramjam
 
 from moldau.records.errors import InvalidRecordError, OpenedSizeError
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.steps import NextTurn, Steps
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "decompressed_bytes_max",
 ]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
 """Minimum of the limit that :func:`decompressed_bytes_max` returns, in bytes. It is about 64 times Kafka's

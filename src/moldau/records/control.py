@@ -321,14 +321,14 @@ def parse_control_record(record: Record) -> ControlRecord | None:
     control_type = parse_control_type(record.key)
     value = record.value or b""
     try:
-        return _PARSERS[control_type](_Reader(value)) if control_type in _PARSERS else None
+        return _PARSERS[control_type](_FieldReader(value)) if control_type in _PARSERS else None
     except (StructError, IndexError, ValueError) as error:
         raise InvalidRecordError(
             f"value of a {control_type.name} control record is malformed: {error}"
         ) from None
 
 
-class _Reader:
+class _FieldReader:
     """Reads the fields of a value. A field beyond the end raises IndexError, ValueError or struct.error."""
 
     def __init__(self, data: bytes) -> None:
@@ -391,7 +391,7 @@ class _Reader:
         return content
 
 
-def _read_leader_change(reader: _Reader) -> LeaderChange:
+def _read_leader_change(reader: _FieldReader) -> LeaderChange:
     leader_id = reader.number(_INT32)
     groups = []
     for _ in range(2):
@@ -405,7 +405,7 @@ def _read_leader_change(reader: _Reader) -> LeaderChange:
     return LeaderChange(leader_id, groups[0], groups[1], reader.version)
 
 
-def _read_snapshot_header(reader: _Reader) -> SnapshotHeader:
+def _read_snapshot_header(reader: _FieldReader) -> SnapshotHeader:
     timestamp_ms = reader.number(_INT64)
     content = reader.tag(_ORIGIN_TAG)
     if content is None:
@@ -416,7 +416,7 @@ def _read_snapshot_header(reader: _Reader) -> SnapshotHeader:
     return SnapshotHeader(timestamp_ms, reader.version, origin)
 
 
-def _read_voters(reader: _Reader) -> RecordedVoters:
+def _read_voters(reader: _FieldReader) -> RecordedVoters:
     voters = []
     for _ in range(reader.count()):
         voter_id = reader.number(_INT32)
@@ -435,7 +435,7 @@ def _read_voters(reader: _Reader) -> RecordedVoters:
 
 
 _INT64 = Struct(">q")
-_PARSERS: dict[ControlType, Callable[[_Reader], ControlRecord]] = {
+_PARSERS: dict[ControlType, Callable[[_FieldReader], ControlRecord]] = {
     ControlType.ABORT: lambda reader: EndTransactionMarker(False, reader.number(_INT32)),
     ControlType.COMMIT: lambda reader: EndTransactionMarker(True, reader.number(_INT32)),
     ControlType.LEADER_CHANGE: _read_leader_change,

@@ -9,10 +9,11 @@ attributes (1 byte, unused), timestamp delta (varlong), offset delta (varint), k
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from moldau.records.batch import HEADER_SIZE_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
+from moldau.records.batch import HEADER_SIZE_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, parse_header
 from moldau.records.compression import Compression, decompress
 from moldau.records.errors import InvalidRecordError, OpenedSizeError
 from moldau.records.varint import INT64_MAX, INT64_MIN, read_varlong, wrapped
+from moldau.runtime.buffers import Buffer
 
 __all__ = [
     "HEADERS_PER_BATCH_MAX",

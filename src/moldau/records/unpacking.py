@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from moldau.records.batch import BatchHeader, Buffer
+from moldau.records.batch import BatchHeader
 from moldau.records.errors import OpenedSizeError
 from moldau.records.record import open_batch
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.steps import NextTurn, Steps
 
 __all__ = ["RECORDS_A_STEP", "open_in_turn"]

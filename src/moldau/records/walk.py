@@ -58,7 +58,7 @@ class TimestampBounds(NamedTuple):
         return timestamp == NO_TIMESTAMP or self.oldest_ms <= timestamp <= self.newest_ms
 
 
-class _Shape(NamedTuple):
+class _RecordLayout(NamedTuple):
     """The positions of the fields of a record without headers, in bytes from its first byte."""
 
     attributes_at: int
@@ -134,7 +134,7 @@ class RecordWalk:
 
     # -- one by one ---------------------------------------------------------------------------
 
-    def _read_singly(self, stop: int) -> _Shape | None:
+    def _read_singly(self, stop: int) -> _RecordLayout | None:
         """Read records up to index ``stop``. Returns the last shape. Raises IndexError if the data end."""
         # Nearly all varints have one byte, and are decoded here without a call.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
@@ -246,7 +246,7 @@ class RecordWalk:
 
     # -- by columns ---------------------------------------------------------------------------
 
-    def _read_row(self, shape: _Shape, stop: int) -> None:
+    def _read_row(self, shape: _RecordLayout, stop: int) -> None:
         """Read the following records that have the shape of the last record, if there are enough of them.
 
         The last record was read alone. The next records can be read together with it under two conditions.
@@ -288,7 +288,7 @@ class RecordWalk:
         begin = self._position
         return self._data[begin + at : begin + count * size : size]
 
-    def _marks(self, shape: _Shape) -> "list[tuple[int, bytes | None, bytes]]":
+    def _marks(self, shape: _RecordLayout) -> "list[tuple[int, bytes | None, bytes]]":
         """Return the bytes by which records of the shape are recognised. For each byte, the result has its
         position in the record, a translation table (or None), and the expected value of the byte after the
         translation."""
@@ -310,7 +310,7 @@ class RecordWalk:
             marks.append((end - 1, _CONTINUES, b"\0"))
         return marks
 
-    def _take_timestamps(self, shape: _Shape, count: int) -> bool:
+    def _take_timestamps(self, shape: _RecordLayout, count: int) -> bool:
         """Process the timestamps of ``count`` consecutive records. Returns False when some timestamps are out
         of range and must be recorded one by one."""
         if self._append_time is not None and self._bounds is None:
@@ -330,7 +330,7 @@ class RecordWalk:
             self.max_timestamp = max(self.max_timestamp, max(times))
         return True
 
-    def _take_numbers(self, shape: _Shape, count: int) -> None:
+    def _take_numbers(self, shape: _RecordLayout, count: int) -> None:
         """Check the offsets of ``count`` consecutive records. If necessary, renumber the records."""
         numbers = _consecutive(self._index, count)
         size = shape.size_bytes
@@ -362,9 +362,9 @@ class RecordWalk:
         self._renumbered += row
 
 
-def _shape(start: int, fields: tuple[int, ...]) -> _Shape | None:
+def _shape(start: int, fields: tuple[int, ...]) -> _RecordLayout | None:
     """The shape of a record. It is None when the record's varints are too long to be read as columns."""
-    shape = _Shape(*(at - start for at in fields))
+    shape = _RecordLayout(*(at - start for at in fields))
     too_long = shape.key_size_at - shape.offset_at > 4 or shape.offset_at - shape.attributes_at > 9
     return None if too_long else shape
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
@@ -30,7 +31,6 @@ from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,
     AppendOutcome,
-    PartitionKey,
     PartitionStatus,
     ReadRequest,
 )

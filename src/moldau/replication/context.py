@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.leading import ReplicaListener
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 

@@ -20,9 +20,9 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     BrokerState,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.leader import InSyncProposal, ProposalFailure
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
-from uuid import UUID
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
@@ -31,14 +31,6 @@ class StopReason(Enum):
     def removes_replica(self) -> bool:
         """Whether this broker's own data of the partition are deleted."""
         return self is not StopReason.KEPT
-
-
-class PartitionKey(NamedTuple):
-    """The identity of a partition. A topic name may be used again after a deletion, but a key is never used
-    again."""
-
-    topic_id: UUID
-    partition: int
 
 
 class AppendOutcome(NamedTuple):

@@ -50,7 +50,7 @@ class ClientGoneError(KafkaError):
         super().__init__(ErrorCode.network_exception, "the connection is closed")
 
 
-class _Job:
+class _LaneJob:
     __slots__ = ("answer", "is_large", "is_lasting", "steps")
 
     def __init__(self, steps: Steps[Any], answer: "asyncio.Future[Any]", *, is_lasting: bool) -> None:
@@ -67,7 +67,7 @@ class _Queue:
 
     def __init__(self, client: FairClient | None) -> None:
         self.client = client
-        self.jobs: deque[_Job] = deque()
+        self.jobs: deque[_LaneJob] = deque()
 
 
 class FairLane:
@@ -79,7 +79,7 @@ class FairLane:
         self._workers = workers
         self._queues: dict[FairClient | None, _Queue] = {}
         self._groups: dict[Hashable, deque[_Queue]] = {}
-        self._large: _Job | None = None
+        self._large: _LaneJob | None = None
         self._task: asyncio.Task[None] | None = None
 
     def put(
@@ -97,7 +97,7 @@ class FairLane:
         if queue is None:
             queue = self._queues[client] = _Queue(client)
             self._groups.setdefault(_group_of(client), deque()).append(queue)
-        queue.jobs.append(_Job(steps, answer, is_lasting=is_lasting))
+        queue.jobs.append(_LaneJob(steps, answer, is_lasting=is_lasting))
         if self._task is None:
             self._task = loop.create_task(self._run())
         return answer

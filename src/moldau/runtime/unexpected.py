@@ -72,12 +72,12 @@ class UnexpectedErrors:
     def watch(self, task: "asyncio.Task[Any]", work: str) -> None:
         """Report the exception of a task that is not awaited."""
 
-        def look(done: "asyncio.Task[Any]") -> None:
+        def report_failure(done: "asyncio.Task[Any]") -> None:
             error = None if done.cancelled() else done.exception()
             if error is not None:
                 self.report(work, error)
 
-        task.add_done_callback(look)
+        task.add_done_callback(report_failure)
 
     def problem(self) -> str | None:
         """Return a sentence about the last error for the health page, or None if there is no recent error."""

@@ -9,7 +9,7 @@ from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.network.authorization import Authorizer
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 from moldau.server.bound_listeners import BoundListeners

@@ -6,12 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-
-class PartitionName(NamedTuple):
-    """A partition of a topic, by name."""
-
-    topic: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+from moldau.protocol.partitions import TopicPartition
 
 
 class Outcome(Enum):
@@ -29,7 +24,7 @@ class Production:
     """A batch of an idempotent or plain producer. ``base_offset`` is -1 until the batch is acknowledged."""
 
     producer: str
-    partition: PartitionName
+    partition: TopicPartition
     first_number: int
     values: tuple[bytes, ...]
     idempotent: bool
@@ -41,7 +36,7 @@ class Observation(NamedTuple):
     """A record that a consumer read."""
 
     consumer: str
-    partition: PartitionName
+    partition: TopicPartition
     offset: int
     value: bytes
 
@@ -53,7 +48,7 @@ class History:
     now_s: Callable[[], float]
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
-    deletions: dict[PartitionName, int] = field(default_factory=dict)
+    deletions: dict[TopicPartition, int] = field(default_factory=dict)
     """For each partition, the highest first offset in a response to DeleteRecords."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -76,7 +71,7 @@ class History:
         self.productions.append(production)
         self._line(
             f"{production.producer} sends {production.first_number}+{len(production.values)} "
-            f"to {production.partition.topic}-{production.partition.index}"
+            f"to {production.partition.topic}-{production.partition.partition}"
         )
 
     def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
@@ -90,11 +85,11 @@ class History:
         """Add a record that a consumer read."""
         self.observations.append(observation)
         self._line(
-            f"{observation.consumer} reads {observation.partition.index}:{observation.offset} "
+            f"{observation.consumer} reads {observation.partition.partition}:{observation.offset} "
             f"{observation.value.decode(errors='replace')}"
         )
 
-    def deleted(self, partition: PartitionName, first_offset: int) -> None:
+    def deleted(self, partition: TopicPartition, first_offset: int) -> None:
         """Add the new first offset of a partition, which an administrator got."""
         self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 

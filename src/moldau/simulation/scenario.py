@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.checks.answers_checks import watch_budgets
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
@@ -101,13 +102,13 @@ class Scenario:
     """The options of a scenario. ``program`` runs as a process of the node under test."""
 
     program: Program = _no_program
-    partitions: tuple[PartitionName, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
     story: "Callable[[World, Scenario], Story] | None" = None
     """The story of a scenario that does not have the usual producers and consumers of a single node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
     """The work of an administrator while producers work. It must end by itself."""
-    shortened: frozenset[PartitionName] = frozenset()
+    shortened: frozenset[TopicPartition] = frozenset()
     """Partitions whose first records are sometimes deleted."""
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
@@ -182,7 +183,9 @@ def _run_seed(scenario: Scenario, seed: int) -> Result:
         time_limit_s=scenario.time_limit_s,
         step_limit=scenario.step_limit,
     ) as world:
-        story: Story = _Story(world, scenario) if scenario.story is None else scenario.story(world, scenario)
+        story: Story = (
+            _NodeStory(world, scenario) if scenario.story is None else scenario.story(world, scenario)
+        )
         try:
             with patience(scenario.cpu_limit_s):
                 violations = world.run(story.run())
@@ -198,7 +201,7 @@ def _run_seed(scenario: Scenario, seed: int) -> Result:
         return Result(seed, violations, digest, loop.elapsed_s(), count, story.history)
 
 
-class _Story:
+class _NodeStory:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
@@ -331,12 +334,12 @@ class _Story:
 
     async def _read_all(
         self, reader_prefix: str
-    ) -> tuple[dict[PartitionName, list[tuple[int, bytes]]], dict[PartitionName, int]]:
+    ) -> tuple[dict[TopicPartition, list[tuple[int, bytes]]], dict[TopicPartition, int]]:
         """Read all records, and also the first offset of each partition."""
-        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
-        first_offsets: dict[PartitionName, int] = {}
+        final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+        first_offsets: dict[TopicPartition, int] = {}
         for partition in self._scenario.partitions:
-            name = f"{reader_prefix}-{partition.topic}-{partition.index}"
+            name = f"{reader_prefix}-{partition.topic}-{partition.partition}"
             chance = stream(self._world.seed, name)
             reader = Consumer(
                 name,

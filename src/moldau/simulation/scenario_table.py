@@ -6,10 +6,10 @@ from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.restore.cluster_story import restore_cluster
 from moldau.simulation.restore.story import restore
@@ -102,7 +102,7 @@ def node_deletes() -> Scenario:
 async def _delete_records(client: SimulatedClient) -> None:
     for _ in range(8):
         await asyncio.sleep(client.chance.uniform(0.05, 1.0))
-        await delete_some_records(client, PartitionName(TOPIC, client.chance.randrange(PARTITION_COUNT)))
+        await delete_some_records(client, TopicPartition(TOPIC, client.chance.randrange(PARTITION_COUNT)))
 
 
 def offsets() -> Scenario:
@@ -188,7 +188,7 @@ def _node_scenario(
     async def prepare(client: SimulatedClient) -> None:
         await client.create_topic(TOPIC, PARTITION_COUNT, dict(configs))
 
-    partitions = tuple(PartitionName(TOPIC, index) for index in range(PARTITION_COUNT))
+    partitions = tuple(TopicPartition(TOPIC, index) for index in range(PARTITION_COUNT))
     return Scenario(program, partitions, prepare=prepare, weather=Weather(faults), consumer_count=2)
 
 

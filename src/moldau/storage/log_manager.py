@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.cleaner.cleaner import LogCleaner
 from moldau.storage.critical_logs import inventory
@@ -36,7 +37,6 @@ from moldau.storage.folders.placement import home_for_new
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from moldau.coordinators.diskless.calls import METADATA_MAX_MESSAGE_BYTES
 from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import SNAPSHOTTED
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog

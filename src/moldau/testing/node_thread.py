@@ -97,7 +97,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
         self.call_soon(self.stop)
 
 
-class _Disk(LocalDisk):
+class _LockListingDisk(LocalDisk):
     """A disk that stores a list of its locks, so that the end of a process can free them."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class NodeThread:
     def __init__(self, config: BrokerConfig, wires: Wires) -> None:
         self.node_id = config.node_id
         self._config = config
-        self._disk = _Disk()
+        self._disk = _LockListingDisk()
         self._machine = dataclasses.replace(Machine.real(), disk=self._disk)
         self._loop = NodeLoop(config.node_id, wires)
         self._node = ServerNode(config, self._machine, format_new=False)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import moldau.testing
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 
 VALUES = b"".join(b"value-%d\n" % number for number in range(500))
 
@@ -51,7 +52,7 @@ def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     moved = at("topics", "reassign", "-r", "3", "--yes")
     assert (moved.code, moved.err.splitlines()[-1]) == (0, "all moves are done")
     racks = {1: "a", 2: "b", 3: "c", 4: "a"}
-    for topic in ("orders", "__consumer_offsets"):
+    for topic in ("orders", CONSUMER_OFFSETS_TOPIC):
         assert all(len({racks[each] for each in one}) == 3 for one in replicas_of(at, topic))
     assert values(at, "orders") == set(VALUES.splitlines())
     assert at("topics", "reassign", "-r", "3").out == "nothing to move\n"
@@ -60,7 +61,7 @@ def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     kinds = [("topic", "orders"), *(("broker", str(each)) for each in racks)]
     throttles = [at("configs", "describe", kind, name, "--json").out for kind, name in kinds]
     assert not any("throttled" in one for one in throttles)
-    for topic in ("orders", "__consumer_offsets"):
+    for topic in ("orders", CONSUMER_OFFSETS_TOPIC):
         assert all(2 not in one and len(one) == 3 for one in replicas_of(at, topic))
     assert values(at, "orders") == set(VALUES.splitlines())
     assert at("consume", "orders", "--group", "g").out == ""  # the group had already read all records

@@ -1,6 +1,8 @@
 import json
 import re
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
+
 
 def test_a_topic_from_creation_to_deletion(run):
     assert run("topics", "create", "life", "-p", "3", "-c", "retention.ms=86400000") == (
@@ -30,8 +32,8 @@ def test_listing_hides_internal_topics_unless_asked(run):
     run("consume", "listed", "--group", "makes-the-offsets-topic")
     names = [row["name"] for row in json.loads(run("topics", "list", "--json").out)]
     assert "listed" in names
-    assert "__consumer_offsets" not in names
-    assert "__consumer_offsets" in run("topics", "list", "--internal").out
+    assert CONSUMER_OFFSETS_TOPIC not in names
+    assert CONSUMER_OFFSETS_TOPIC in run("topics", "list", "--internal").out
     assert run("topics", "list").out.startswith("TOPIC")
 
 

@@ -10,25 +10,19 @@ import pytest
 from crc32c import crc32c
 
 from cli.conftest import Run
-from moldau.backup.cut_format import (
-    DATA_FOLDER,
-    ClusterCut,
-    LogId,
-    LogPieces,
-    ObjectPart,
-    cut_key,
-    encode_cut,
-)
+from moldau.backup.cut_format import DATA_FOLDER, ClusterCut, LogPieces, ObjectPart, cut_key, encode_cut
 from moldau.backup.image_object import ImageEncoder
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cli.serving.serve import read_config
 from moldau.cli.storage.backup import restored_at_start
 from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.objects.storage import StorageError
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records.metadata import FeatureLevelRecord
 
 CREATED_MS = 1_700_000_000_000
-NO_LOGS: Mapping[LogId, LogPieces] = {}
+NO_LOGS: Mapping[PartitionKey, LogPieces] = {}
 
 
 @pytest.fixture
@@ -50,7 +44,7 @@ def _store(tmp_path: Path, key: str, content: bytes) -> Path:
     return path
 
 
-def _save(tmp_path: Path, number: int, logs: Mapping[LogId, LogPieces] = NO_LOGS) -> tuple[Path, Path]:
+def _save(tmp_path: Path, number: int, logs: Mapping[PartitionKey, LogPieces] = NO_LOGS) -> tuple[Path, Path]:
     """Store a cut, by default without logs. Returns the file of the cut, and the file of its metadata."""
     level = FeatureLevelRecord(name="metadata.version", feature_level=26)
     image = asyncio.run(ImageEncoder().encode(MetadataDelta().replay_all([level]).apply()))
@@ -153,7 +147,11 @@ def test_another_count_of_metadata_partitions_of_the_tier_prevents_a_restore(
     tmp_path: Path, properties: Path, cli: Run
 ) -> None:
     """The restored node could not read any remote segment."""
-    _save(tmp_path, 0, {LogId(UUID(int=1), index): LogPieces("__remote_log_metadata") for index in range(4)})
+    _save(
+        tmp_path,
+        0,
+        {PartitionKey(UUID(int=1), index): LogPieces(REMOTE_LOG_METADATA_TOPIC) for index in range(4)},
+    )
     tier = ("--set", "remote.log.storage.system.enable=true")
     seen = cli("storage", "restore", "-c", str(properties), "--dry-run", "--json", *tier)
     (obstacle,) = json.loads(seen.out)["obstacles"]

@@ -3,16 +3,17 @@
 from pathlib import Path
 from uuid import UUID
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, PartitionsToCreate
 from moldau.coordinators.diskless.service import DATABASE_FILE, DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import LocalDisk, Machine
 from moldau.runtime.entropy import SeededEntropy
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 TOPIC = UUID(int=0xA)
@@ -46,7 +47,7 @@ class House:
         topic_id: UUID | None = None,
     ) -> None:
         self.clock = SetClock()
-        self.folder = str(folder / "__diskless_metadata-0")
+        self.folder = str(folder / f"{DISKLESS_METADATA_TOPIC}-0")
         self.database_path = f"{self.folder}/{DATABASE_FILE}"
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
         # The clock for deletions ignores jumps of the machine's clock. The test moves its clock only in small
@@ -60,7 +61,7 @@ class House:
     async def start(self) -> DisklessCoordinator:
         self.epoch += 1
         self.snapshot_log = SnapshotLog.open(
-            self.machine, self.folder, TopicPartition("__diskless_metadata", 0), topic_id=self._topic_id
+            self.machine, self.folder, TopicPartition(DISKLESS_METADATA_TOPIC, 0), topic_id=self._topic_id
         )
         self.log = lone_metadata_log(self.machine, self.snapshot_log, self.epoch)
         await self.log.settled()

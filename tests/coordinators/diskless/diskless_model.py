@@ -3,7 +3,8 @@ never expires."""
 
 from dataclasses import dataclass, field
 
-from moldau.coordinators.diskless.calls import HELD, BatchToCommit, CommitFileCall, PartitionId
+from moldau.coordinators.diskless.calls import HELD, BatchToCommit, CommitFileCall
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode
 
 MODULUS = 1 << 31
@@ -33,7 +34,7 @@ class ModelPartition:
 
 class Model:
     def __init__(self) -> None:
-        self.partitions: dict[PartitionId, ModelPartition] = {}
+        self.partitions: dict[PartitionKey, ModelPartition] = {}
         self.answers: dict[str, list[tuple[ErrorCode, int, bool]]] = {}
         self.closed: set[str] = set()
 
@@ -49,7 +50,7 @@ class Model:
         return answer
 
     def _batch(self, key: str, given: BatchToCommit) -> tuple[ErrorCode, int, bool]:
-        partition = self.partitions.get(PartitionId(given.topic_id, given.partition_index))
+        partition = self.partitions.get(PartitionKey(given.topic_id, given.partition_index))
         if partition is None:
             return ErrorCode.unknown_topic_or_partition, -1, False
         base = partition.next

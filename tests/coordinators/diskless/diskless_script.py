@@ -239,7 +239,7 @@ class Script:
         for found in sorted(self.shard.partitions, key=lambda found: (found.name, found.id[1])):
             offsets = f"log {found.log_start} wal {found.wal_start} next {found.next}"
             stable = "" if found.transactions is None else f" stable {found.last_stable}"
-            lines.append(f"{found.name}-{found.id.partition_index} {offsets}{stable}")
+            lines.append(f"{found.name}-{found.id.partition} {offsets}{stable}")
             for producer_id, packed in found.producers.items():
                 epoch, _, entries = opened(packed)
                 window = " ".join(f"{first}..{last}@{base}" for first, last, base, _ in entries)

@@ -8,6 +8,7 @@ import apsw
 import pytest
 from diskless_house import House, batch, file, topic
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.coordinators.diskless.store.database import Applied, Database
 from moldau.runtime import ErrorCode, KafkaError
@@ -54,9 +55,9 @@ def test_an_undamaged_file_is_used_without_a_rebuild(tmp_path: Path) -> None:
         house = House(tmp_path)
         await fill(house)
         await house.stop()
-        inode = (tmp_path / "__diskless_metadata-0" / "state.sqlite").stat().st_ino
+        inode = (tmp_path / f"{DISKLESS_METADATA_TOPIC}-0" / "state.sqlite").stat().st_ino
         await house.start()
-        assert (tmp_path / "__diskless_metadata-0" / "state.sqlite").stat().st_ino == inode
+        assert (tmp_path / f"{DISKLESS_METADATA_TOPIC}-0" / "state.sqlite").stat().st_ino == inode
         await house.stop()
 
     asyncio.run(scenario())
@@ -71,7 +72,7 @@ def test_a_folder_in_the_place_of_a_file_is_moved_aside(
         await fill(house)
         expected = await state(house)
         await house.stop()
-        path = tmp_path / "__diskless_metadata-0" / name
+        path = tmp_path / f"{DISKLESS_METADATA_TOPIC}-0" / name
         path.unlink(missing_ok=True)
         (path / "inside").mkdir(parents=True)
         await house.start()
@@ -95,7 +96,7 @@ def test_a_file_that_changed_while_it_was_closed_is_rebuilt(tmp_path: Path, dama
         await fill(house)
         expected = await state(house)
         await house.stop()
-        path = tmp_path / "__diskless_metadata-0" / "state.sqlite"
+        path = tmp_path / f"{DISKLESS_METADATA_TOPIC}-0" / "state.sqlite"
         content = path.read_bytes()
         position = len(content) * part // 6 + 150
         match damage:
@@ -139,7 +140,7 @@ def test_damage_that_is_found_while_it_runs_is_rebuilt(tmp_path: Path) -> None:
         database.connection.execute("pragma wal_checkpoint(truncate)")
         database.connection.pragma("cache_size", 1)
         database.connection.execute("pragma shrink_memory")
-        path = tmp_path / "__diskless_metadata-0" / "state.sqlite"
+        path = tmp_path / f"{DISKLESS_METADATA_TOPIC}-0" / "state.sqlite"
         for page in range(1, path.stat().st_size // PAGE_BYTES):
             overwrite(path, page * PAGE_BYTES, b"\xff" * PAGE_BYTES)
         before = house.store

@@ -23,16 +23,16 @@ from moldau.coordinators.diskless.calls import (
     CommitFileResult,
     FindBatchesCall,
     OffsetToDelete,
-    PartitionId,
     PartitionToFind,
     PruneCall,
     TimestampToList,
 )
 from moldau.coordinators.diskless.state.producers import opened
 from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 
-IDS = [PartitionId(TOPIC, 0), PartitionId(TOPIC, 1), PartitionId(OTHER, 0)]
+IDS = [PartitionKey(TOPIC, 0), PartitionKey(TOPIC, 1), PartitionKey(OTHER, 0)]
 PARTITIONS = st.sampled_from(IDS)
 
 
@@ -49,7 +49,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
         self.model = Model()
         self.files = 0
         self.calls: list[CommitFileCall] = []
-        self.sequences: dict[tuple[PartitionId, int], tuple[int, int]] = {}
+        self.sequences: dict[tuple[PartitionKey, int], tuple[int, int]] = {}
         self.released: set[str] = set()
         self.run(self.house.start())
         self.run(self.house.service.create_partitions(0, [topic(2), topic(1, OTHER, "o")]))
@@ -99,7 +99,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
                 if turn in ("next", "bump"):
                     self.sequences[at, who] = (epoch, (sequence + count) % 2**31)
             given = batch(
-                at.partition_index, count, topic=at.topic_id, size=10 + time, time=time, producer=producer
+                at.partition, count, topic=at.topic_id, size=10 + time, time=time, producer=producer
             )
             batches.append(given)
         self.files += 1
@@ -113,7 +113,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
             self.run(self._commit(data.draw(st.sampled_from(self.calls))))
 
     @rule(at=PARTITIONS, data=st.data())
-    def delete_records(self, at: PartitionId, data: st.DataObject) -> None:
+    def delete_records(self, at: PartitionKey, data: st.DataObject) -> None:
         partition = self.model.partitions[at]
         offset = data.draw(st.integers(-1, partition.next + 1))
         deleted = self.run(self.house.service.delete_records(0, [OffsetToDelete(*at, offset)]))[0]
@@ -126,7 +126,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
         assert deleted.low_watermark == partition.log_start
 
     @rule(at=PARTITIONS, data=st.data())
-    def prune(self, at: PartitionId, data: st.DataObject) -> None:
+    def prune(self, at: PartitionKey, data: st.DataObject) -> None:
         partition = self.model.partitions[at]
         if partition.wal_start < partition.next:
             to = data.draw(st.integers(partition.wal_start + 1, partition.next))
@@ -210,12 +210,12 @@ class CoordinatorHistory(RuleBasedStateMachine):
             assert (found.live_batches, found.used_bytes) == (len(sizes), sum(sizes))
         assert set(live) <= {found.object_key for found in self.run(self.house.service.list_files(0))}
         for partition in self.run(self.house.service.describe_topics(0)):
-            model = self.model.partitions[PartitionId(*partition[:2])]
+            model = self.model.partitions[PartitionKey(*partition[:2])]
             assert partition.size_bytes == sum(found.size for found in model.live())
             assert partition.batches == len(model.live())
 
     @rule(at=PARTITIONS, time=st.integers(0, 55))
-    def by_timestamp(self, at: PartitionId, time: int) -> None:
+    def by_timestamp(self, at: PartitionKey, time: int) -> None:
         partition = self.model.partitions[at]
         listed = self.run(self.house.service.list_offsets(0, [TimestampToList(*at, time)]))[0]
         expected = next((found.base for found in partition.live() if found.time >= time), -1)
@@ -224,7 +224,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
     @invariant()
     def batches_are_where_they_should_be(self) -> None:
         wanted = [
-            PartitionToFind(at.topic_id, at.partition_index, found.wal_start)
+            PartitionToFind(at.topic_id, at.partition, found.wal_start)
             for at, found in self.model.partitions.items()
         ]
         found = self.run(self.house.service.find_batches(0, FindBatchesCall(wanted)))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kip_form_writer import encode_kip_file
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch, PartitionId
+from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch
 from moldau.coordinators.diskless.codecs.batch_columns import (
     decode_batches,
     decode_results,
@@ -30,6 +30,7 @@ from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.snapshot_format import decode_rows, encode_rows
 from moldau.coordinators.effects import PLAIN, Token
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import diskless as wire
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -56,7 +57,7 @@ def test_broken_columns_are_refused(content: bytes, count: int) -> None:
         assert len(reader.column(count)) == count
 
 
-def partitions_of(*ids: PartitionId) -> PartitionTable:
+def partitions_of(*ids: PartitionKey) -> PartitionTable:
     table = PartitionTable()
     for number, found in enumerate(ids):
         table.add(PartitionState(number, found, "t"))
@@ -66,14 +67,14 @@ def partitions_of(*ids: PartitionId) -> PartitionTable:
 @st.composite
 def files(draw: st.DrawFn) -> records.FileCommitted:
     ids = draw(
-        st.lists(st.builds(PartitionId, UUIDS, st.integers(0, 9)), min_size=1, max_size=4, unique=True)
+        st.lists(st.builds(PartitionKey, UUIDS, st.integers(0, 9)), min_size=1, max_size=4, unique=True)
     )
     table = partitions_of(*ids[: draw(st.integers(0, len(ids)))])
     batches = draw(
         st.lists(
             st.builds(
                 lambda at, records, size, time, append, producer: batch(
-                    at.partition_index, records, topic=at.topic_id, size=size, time=time,
+                    at.partition, records, topic=at.topic_id, size=size, time=time,
                     append_time=append, producer=producer,
                 ),
                 st.sampled_from(ids),
@@ -162,7 +163,7 @@ def decided_by_the_rule(partitions: PartitionTable, call: CommitFileCall, now_ms
 
 @given(histories())
 def test_decisions_by_columns_equal_decisions_batch_by_batch(calls: list[CommitFileCall]) -> None:
-    ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
+    ids = [PartitionKey(UUID(int=1), 0), PartitionKey(UUID(int=1), 1)]
     by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
     for now_ms, call in enumerate(calls):
         record, changes = decide_file(by_columns, call, now_ms)
@@ -208,7 +209,7 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
     """Check that three methods result in the same state: a decision by columns, a decision batch by batch,
     and a replay of the log. The states are compared after each of ``files`` ordinary files, and after each of
     two unusual files."""
-    ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
+    ids = [PartitionKey(UUID(int=1), 0), PartitionKey(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):
         call = steady_file(number, first_sequence)
@@ -255,7 +256,7 @@ def test_both_kinds_of_decisions_and_the_replay_of_the_record_lead_to_the_same_s
 
 
 def test_a_file_with_only_consecutive_sequences_is_decided_by_columns() -> None:
-    table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
+    table = partitions_of(PartitionKey(UUID(int=1), 0), PartitionKey(UUID(int=1), 1))
     for number in range(5):
         replay.replay_file(table, *decide_file(table, steady_file(number), number))
     outcome = accept_plain_file(table, BatchColumns(steady_file(5).batches), 5)
@@ -278,7 +279,7 @@ def test_a_record_is_not_replayed_with_the_changes_of_another_decision() -> None
 
 
 def test_a_window_keeps_the_last_five_batches() -> None:
-    table = partitions_of(PartitionId(UUID(int=1), 0))
+    table = partitions_of(PartitionKey(UUID(int=1), 0))
     for number in range(8):
         call = file(f"key-{number}", batch(0, 3, topic=UUID(int=1), producer=(7, 0, 3 * number)))
         replay.replay_file(table, *decide_file(table, call, number))
@@ -291,13 +292,13 @@ def test_a_window_keeps_the_last_five_batches() -> None:
 def typical_file() -> tuple[PartitionTable, CommitFileCall]:
     """500 batches over 50 partitions and 10 producers, with random sizes and counts."""
     topics = [UUID(int=(77 << 64) + number) for number in range(5)]
-    ids = [PartitionId(topics[number % 5], number // 5) for number in range(50)]
+    ids = [PartitionKey(topics[number % 5], number // 5) for number in range(50)]
     table = partitions_of(*sorted(ids))
     batches, end, seed, call_ms = [], 0, 1, 1_763_000_000_000
     for partition_id in sorted(ids):
         state = table.find(*partition_id)
         assert state is not None
-        state.next = 1_000_000_007 * (partition_id.partition_index + 1)
+        state.next = 1_000_000_007 * (partition_id.partition + 1)
         for producer in range(10):
             seed = seed * 1103515245 + 12345 & 0x7FFFFFFF
             count, size = 1 + seed % 700, 500 + seed % 900_000

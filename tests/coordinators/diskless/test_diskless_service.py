@@ -11,7 +11,7 @@ import apsw
 import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
-from moldau.cluster.internal_topics import InternalTopic
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
     HELD,
@@ -20,7 +20,6 @@ from moldau.coordinators.diskless.calls import (
     FindBatchesCall,
     FoundPartition,
     OffsetToDelete,
-    PartitionId,
     PartitionToFind,
     PruneCall,
     RetentionPolicy,
@@ -36,6 +35,7 @@ from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
 from moldau.metrics import Meters
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
 from moldau.protocol.own.diskless import create_partitions, describe_topics, find_batches, oldest_file
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import entry_of
@@ -474,7 +474,7 @@ def test_find_batches_and_list_offsets_consider_open_and_aborted_transactions(tm
         await service.create_partitions(0, [topic()])
         for number in range(4):
             await service.commit_file(0, file(f"f{number}", batch(0, 2)))
-        partition = house.store.view.find(PartitionId(TOPIC, 0))
+        partition = house.store.view.find(PartitionKey(TOPIC, 0))
         assert partition is not None
 
         async def find(offset: int, max_batches: int = 0) -> FoundPartition:
@@ -519,7 +519,7 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         house.epoch = 4
         service = await house.start()
         entry = entry_of(
-            HostedKind("diskless", service.runtime, InternalTopic("__diskless_metadata", 1, 1, ""))
+            HostedKind("diskless", service.runtime, InternalTopic(DISKLESS_METADATA_TOPIC, 1, 1, ""))
         )
         registry = CoordinatorRegistry([entry])
         partition = lead_alone(house.machine, house.snapshot_log, 5)

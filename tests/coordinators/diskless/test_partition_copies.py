@@ -6,10 +6,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
 from moldau.coordinators.diskless.store.database import WrittenPartition
+from moldau.protocol.partitions import PartitionKey
 
 OFFSETS = st.integers(0, 1_000)
 
@@ -39,7 +39,7 @@ def answers(partition: PartitionState) -> tuple[object, ...]:
 def test_a_copy_is_equal_to_the_original_and_independent_of_it(
     offsets: list[int], transactions: PartitionTransactions | None
 ) -> None:
-    original = WrittenPartition(3, PartitionId(UUID(int=1), 0), "topic")
+    original = WrittenPartition(3, PartitionKey(UUID(int=1), 0), "topic")
     original.log_start, original.wal_start, original.next, original.remote_position = sorted(offsets)
     original.prune(0, original.wal_start, 7, original.remote_position)
     original.transactions = transactions

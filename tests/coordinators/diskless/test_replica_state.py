@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
     TRANSACTIONAL,
     FileToHandOver,
@@ -57,7 +58,7 @@ def state_of(house: House) -> bytes:
 
 def copied(house: House, folder: Path, ahead_ms: int) -> House:
     """A replica that has the same log, no database, and a clock that is ahead."""
-    shutil.copytree(house.folder, folder / "__diskless_metadata-0")
+    shutil.copytree(house.folder, folder / f"{DISKLESS_METADATA_TOPIC}-0")
     replica = House(folder, topic_id=UUID(int=77))
     replica.clock.time_ms = house.clock.time_ms + ahead_ms
     return replica

@@ -15,13 +15,13 @@ from moldau.coordinators.diskless.calls import (
     GuardToIssue,
     MarkerToWrite,
     OffsetToDelete,
-    PartitionId,
     PartitionToFind,
     TransactionEnd,
 )
 from moldau.coordinators.diskless.calls.subjects.transactions import END_TRANSACTIONS
 from moldau.coordinators.diskless.store import snapshot_format
 from moldau.protocol.codec import decode_request, encode_request
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode
 
 
@@ -122,7 +122,7 @@ def test_deleted_records_take_their_transactions_with_them(tmp_path: Path) -> No
         await service.delete_records(0, [OffsetToDelete(TOPIC, 0, 7)])
         found = await find(house, 7)
         assert (found.last_stable_offset, found.aborted) == (7, [AbortedRange(7, 8, 10)])
-        partition = house.store.view.find(PartitionId(TOPIC, 0))
+        partition = house.store.view.find(PartitionKey(TOPIC, 0))
         assert partition is not None
         assert [each.last_offset for each in partition.aborted] == [10]
         house.store.write_all()
@@ -146,7 +146,7 @@ def test_producers_are_described_with_their_open_transactions(tmp_path: Path, re
             house = House(tmp_path)
             await house.start()
         known, unknown = await house.service.describe_producers(
-            0, [PartitionId(TOPIC, 0), PartitionId(TOPIC, 9)]
+            0, [PartitionKey(TOPIC, 0), PartitionKey(TOPIC, 9)]
         )
         rows = {each.producer_id: (each.coordinator_epoch, each[5]) for each in known.producers}
         assert rows == {7: (3, -1), 8: (1, -1), 9: (-1, 6)}

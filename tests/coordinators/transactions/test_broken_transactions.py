@@ -14,18 +14,19 @@ from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.service import TransactionService
 from moldau.coordinators.transactions.shard import TransactionFilter
 from moldau.coordinators.transactions.states import TransactionPhase
-from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction
+from moldau.protocol.partitions import TopicPartition
 from moldau.records import Record, build_batch
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 
 Pair = tuple[bytes | None, bytes | None]
 CODEC = TransactionCodec()
-PARTITIONS = frozenset({TxnPartition("t", 0)})
+PARTITIONS = frozenset({TopicPartition("t", 0)})
 
 
 def record_of(name: str, state: TransactionPhase = TransactionPhase.COMPLETE_COMMIT) -> Pair:
-    partitions = PARTITIONS if state is TransactionPhase.ONGOING else frozenset[TxnPartition]()
+    partitions = PARTITIONS if state is TransactionPhase.ONGOING else frozenset[TopicPartition]()
     value = Transaction(
         producer_id=7, producer_epoch=0, timeout_ms=60_000, state=state, partitions=partitions, start_ms=1
     )

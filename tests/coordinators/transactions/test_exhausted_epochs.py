@@ -10,7 +10,8 @@ from transaction_model import TransactionModel
 
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase
-from moldau.coordinators.transactions.transaction import EPOCH_MAX, ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import EPOCH_MAX, ProducerIdentity
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -35,7 +36,7 @@ def test_the_next_id_waits_for_the_markers_of_the_last_one() -> None:
     answer = model.end("a", producer, committed=True, version=2)
     new = (answer.producer_id, answer.producer_epoch)
     assert new == (producer[0] + 1, 0)
-    place = TxnPartition("t", 0)
+    place = TopicPartition("t", 0)
     assert _code(lambda: model.add("a", new, [("t", 1)], version=2)) is ErrorCode.concurrent_transactions
     assert _code(lambda: model.init("a", expected=new)) is ErrorCode.concurrent_transactions
     assert (

@@ -10,12 +10,13 @@ from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 
-T0, T1 = TxnPartition("t", 0), TxnPartition("t", 1)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 async def _the_next_transaction_gets_its_own_markers() -> None:
@@ -60,7 +61,9 @@ class FencedWriter(RecordingWriter):
 
     calls = 0
 
-    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+    async def write(
+        self, marker: TransactionMarker, partitions: Iterable[TopicPartition]
+    ) -> set[TopicPartition]:
         self.calls += 1
         raise KafkaError(ErrorCode.transaction_coordinator_fenced)
 

@@ -10,19 +10,20 @@ from transaction_model import Pair, TransactionModel
 
 from moldau.backup.restore.revoked_commits import Decision
 from moldau.backup.restore.transactions import DecidedCommit, fence_producers
+from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import EPOCH_MAX
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 def _log(folder: pathlib.Path, saved: Iterable[Pair]) -> SnapshotLog:
-    log = SnapshotLog.open(Machine.real(), str(folder), TopicPartition("__transaction_state", 0))
+    log = SnapshotLog.open(Machine.real(), str(folder), TopicPartition(TRANSACTION_STATE_TOPIC, 0))
     log.initialize_epoch(1)
     for key, value in saved:
         log.append_as_leader(build_batch([Record(0, 0, key, value)]), 1)

@@ -8,7 +8,8 @@ from transaction_house import RecordingWriter, new_service
 
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.init_requests import Initialization
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -21,7 +22,7 @@ async def _too_many_partitions_are_refused() -> None:
     host = service.runtime.led(0)
     assert host is not None
     loads = host.loads
-    many = [TxnPartition("t", index) for index in range(5000)]
+    many = [TopicPartition("t", index) for index in range(5000)]
     await service.add_partitions("orders", producer, many[:2400], 0)
     for count in range(2410, 2500, 10):
         with contextlib.suppress(KafkaError):

@@ -7,7 +7,8 @@ from transaction_model import TransactionModel
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import STATE_BY_NUMBER, TransactionPhase
-from moldau.coordinators.transactions.transaction import EPOCH_MAX, Transaction, TxnPartition
+from moldau.coordinators.transactions.transaction import EPOCH_MAX, Transaction
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import KafkaError
 
 IDS = st.sampled_from(["a", "b"])
@@ -82,7 +83,7 @@ def _check_move(was: Transaction, now: Transaction) -> None:
 
 
 EPOCHS = st.integers(0, EPOCH_MAX)
-PARTITIONS = st.frozensets(st.builds(TxnPartition, st.sampled_from(["t", "u"]), st.integers(0, 9)))
+PARTITIONS = st.frozensets(st.builds(TopicPartition, st.sampled_from(["t", "u"]), st.integers(0, 9)))
 
 
 @settings(max_examples=25)

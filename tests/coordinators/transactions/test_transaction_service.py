@@ -8,10 +8,11 @@ from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 
-T0, T1 = TxnPartition("t", 0), TxnPartition("t", 1)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:

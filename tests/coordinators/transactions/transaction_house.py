@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from moldau.coordinators.transactions.service import TransactionPorts, TransactionService
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import TransactionPhase
-from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
@@ -16,10 +16,12 @@ class RecordingWriter:
     partitions, as after a retriable error."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[TransactionMarker, TxnPartition]] = []
-        self.deaf: set[TxnPartition] = set()
+        self.written: list[tuple[TransactionMarker, TopicPartition]] = []
+        self.deaf: set[TopicPartition] = set()
 
-    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+    async def write(
+        self, marker: TransactionMarker, partitions: Iterable[TopicPartition]
+    ) -> set[TopicPartition]:
         left = {each for each in partitions if each in self.deaf}
         self.written += [(marker, each) for each in sorted(partitions) if each not in left]
         return left

@@ -13,7 +13,8 @@ from moldau.coordinators.transactions.shard import (
     ProducerAnswer,
     TransactionShard,
 )
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
+from moldau.protocol.partitions import TopicPartition
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -47,7 +48,7 @@ class TransactionModel:
     def add(
         self, name: str, producer: tuple[int, int], partitions: Iterable[tuple[str, int]], version: int = 0
     ) -> None:
-        wanted = [TxnPartition(*each) for each in partitions]
+        wanted = [TopicPartition(*each) for each in partitions]
         identity = ProducerIdentity(*producer)
         self._apply(self.shard.add_partitions(Token(1), name, identity, wanted, version, self.now_ms))
 

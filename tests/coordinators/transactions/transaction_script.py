@@ -24,12 +24,8 @@ from transaction_model import TransactionModel
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import TransactionFilter
-from moldau.coordinators.transactions.transaction import (
-    EPOCH_MAX,
-    ProducerIdentity,
-    Transaction,
-    TxnPartition,
-)
+from moldau.coordinators.transactions.transaction import EPOCH_MAX, ProducerIdentity, Transaction
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -108,9 +104,9 @@ def _producer(words: list[str]) -> ProducerIdentity:
     return ProducerIdentity(int(words[1]), int(words[2]))
 
 
-def _partitions(text: str) -> list[TxnPartition]:
+def _partitions(text: str) -> list[TopicPartition]:
     pairs = (each.rpartition("-") for each in text.split(","))
-    return [TxnPartition(topic, int(index)) for topic, _, index in pairs]
+    return [TopicPartition(topic, int(index)) for topic, _, index in pairs]
 
 
 def _answer(answer: tuple[ErrorCode, int, int]) -> str:

@@ -6,13 +6,12 @@ from uuid import UUID
 import pytest
 
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records import Record, build_batch
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 KEY = PartitionKey(UUID(int=1), 0)
 NAME = TopicPartition("t", 0)

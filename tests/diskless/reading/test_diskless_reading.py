@@ -14,8 +14,9 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.reading.cold_reads import ColdReadSettings, check_lifetimes
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.objects import Latency
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import check_batch, iter_records
-from moldau.replication.partition_interface import FoundOffset, PartitionKey
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.workers import InlineWorkers
 from moldau.simulation.world.disks.disk import MountedDisk

@@ -11,8 +11,8 @@ from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
 from moldau.diskless.writing.wal_file import FileShare
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import Record, build_batch, parse_header
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.storage.log.worker_appends import AsideWrite
 

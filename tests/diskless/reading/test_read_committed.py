@@ -10,11 +10,11 @@ from test_diskless_reading import run
 
 from moldau.coordinators.diskless.calls import AbortedRange
 from moldau.diskless.partition.partition import DisklessPartition
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from moldau.records.batch import iter_headers
 from moldau.replication.partition_interface import AbortedTransaction, ReadOutcome, ReadRequest
 
 K = key()
-LATEST, MAX_TIMESTAMP, EARLIEST = -1, -3, -2
 
 
 async def committed(partition: DisklessPartition, offset: int, max_bytes: int = 1 << 20) -> ReadOutcome:
@@ -100,8 +100,8 @@ def test_lookups_of_committed_records_end_at_an_open_transaction() -> None:
             return found.offset
 
         for timestamp_ms, all_records, only_committed in (
-            (LATEST, 6, 4),
-            (EARLIEST, 0, 0),
+            (LATEST_TIMESTAMP, 6, 4),
+            (EARLIEST_TIMESTAMP, 0, 0),
             (300, 3, 3),
             (301, 4, -1),
             (MAX_TIMESTAMP, 5, -1),

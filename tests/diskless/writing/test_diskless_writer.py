@@ -20,8 +20,9 @@ from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, StorageWeather
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import check_batch
-from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 
 QUICK = RetryPolicy(first_backoff_ms=20, max_backoff_ms=200, attempt_timeout_ms=5_000)

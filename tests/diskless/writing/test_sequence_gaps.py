@@ -18,11 +18,12 @@ from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage, StorageWeather
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 
 KEY = PartitionKey(UUID(int=1), 0)

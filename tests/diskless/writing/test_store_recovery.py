@@ -18,9 +18,9 @@ from moldau.objects import (
     ThrottledError,
 )
 from moldau.objects.hedging import HedgeBudget, Patience, hedged
-from moldau.objects.storage import Buffer
 from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, Machine
+from moldau.runtime.buffers import Buffer
 
 FOR_EVER_S = 3_600.0
 BAD_S, WELL_S = 20.0, 30.0

@@ -16,9 +16,10 @@ from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
-from moldau.objects.storage import Buffer
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.worker_appends import AsideWrite
 
 PROMPT_S = 1.0

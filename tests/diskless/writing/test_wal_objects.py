@@ -29,8 +29,8 @@ from moldau.diskless.writing.buffers.buffer import (
     CloseReason,
     WalBuffer,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import check_batch
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import SeededEntropy
 
 ARENA = 1 << 20

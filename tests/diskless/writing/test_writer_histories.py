@@ -9,7 +9,8 @@ from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
-from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 
 BATCHES = 40

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from writer_fakes import batch, key, topic
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
     FindBatchesCall,
     OffsetToDelete,
@@ -24,7 +25,8 @@ from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, FileStorage, Latency, StorageWeather
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey
+from moldau.protocol.partitions import PartitionKey, TopicPartition
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import (
     ErrorCode,
     InlineWorkers,
@@ -35,7 +37,6 @@ from moldau.runtime import (
     SystemClock,
 )
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 
 COORDINATORS = 2
@@ -54,7 +55,7 @@ async def coordinators(folder: Path, machine: Machine) -> AsyncIterator[RoutingB
     logs = []
     for number in range(COORDINATORS):
         log = SnapshotLog.open(
-            machine, str(folder / f"log-{number}"), TopicPartition("__diskless_metadata", number)
+            machine, str(folder / f"log-{number}"), TopicPartition(DISKLESS_METADATA_TOPIC, number)
         )
         logs.append(log)
         local = lone_metadata_log(machine, log, 0)

@@ -12,6 +12,8 @@ from deadlines import TIMEOUT_S, eventually
 from foreign_clients import Java
 from librdkafka_clients import create, producer
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.testing import Node
 
 pytestmark = pytest.mark.java
@@ -27,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     properties = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
     with Node(data=str(data), properties=properties) as node:
         use(node.bootstrap_servers)
-        metadata = data / "__cluster_metadata-0"
+        metadata = data / CLUSTER_METADATA_FOLDER
         eventually(lambda: any(metadata.glob("*[1-9]*-*.checkpoint")), "a metadata snapshot")
     return data
 
@@ -103,7 +105,7 @@ def test_group_offsets(java: Java, folder: Path) -> None:
 
 
 def test_the_metadata_log_and_its_snapshots(java: Java, folder: Path) -> None:
-    metadata = folder / "__cluster_metadata-0"
+    metadata = folder / CLUSTER_METADATA_FOLDER
     files = sorted(metadata.glob("*.log")) + sorted(metadata.glob("*.checkpoint"))
     shown = dump(java, files, "--cluster-metadata-decoder", "--deep-iteration")
     assert "isvalid: false" not in shown
@@ -118,7 +120,7 @@ def test_the_metadata_log_and_its_snapshots(java: Java, folder: Path) -> None:
 def test_the_metadata_shell_loads_the_log_and_a_snapshot(
     java_with_metadata_shell: Java, folder: Path
 ) -> None:
-    metadata = folder / "__cluster_metadata-0"
+    metadata = folder / CLUSTER_METADATA_FOLDER
     snapshot, end = max(metadata.glob("*.checkpoint")), int(max(metadata.glob("*.snapshot")).stem)
     of_log, of_snapshot = java_with_metadata_shell.metadata_trees(metadata / f"{0:020}.log", snapshot)
     assert f"offset {end - 1}, epoch 1" in of_log
@@ -128,7 +130,7 @@ def test_the_metadata_shell_loads_the_log_and_a_snapshot(
         assert re.search(r"finalized_eligible.leader.replicas.version:\s+1\n", tree)
         assert " t:\n" in tree.partition("byName:")[2]
     by_name = of_log.partition("byName:")[2]
-    assert [name for name in ("__consumer_offsets", "stamped") if f" {name}:\n" not in by_name] == []
+    assert [name for name in (CONSUMER_OFFSETS_TOPIC, "stamped") if f" {name}:\n" not in by_name] == []
     # The log ends with the deletion of the last topic and the clean stop of the broker.
     assert "passing" not in by_name
     assert "inControlledShutdown=true" in of_log

@@ -12,6 +12,7 @@ from foreign_clients import Java
 from test_transactions import create, values
 
 from moldau.cli.main import main
+from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from moldau.testing import Node
 
 pytestmark = pytest.mark.java
@@ -40,7 +41,7 @@ def states(java: Java, node: Node) -> dict[str, list[tuple[int, int]]]:
     version of the client."""
     shown = java.tool(
         f"{TOOLS}.consumer.ConsoleConsumer",
-        *["--bootstrap-server", node.bootstrap_servers, "--topic", "__transaction_state"],
+        *["--bootstrap-server", node.bootstrap_servers, "--topic", TRANSACTION_STATE_TOPIC],
         *["--from-beginning", "--timeout-ms", "5000"],
         *["--formatter", f"{TOOLS}.consumer.TransactionLogMessageFormatter"],
     )

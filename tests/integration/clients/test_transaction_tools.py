@@ -11,6 +11,7 @@ from deadlines import TIMEOUT_S, eventually
 from foreign_clients import Java
 
 from moldau.client.cluster import Client, connected
+from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -128,7 +129,7 @@ def test_kafkas_formatter_shows_the_records_of_a_coordinator(java: Java, bootstr
             producer.commit_transaction(TIMEOUT_S)
         else:
             producer.abort_transaction(TIMEOUT_S)
-    reading = ["--topic", "__transaction_state", "--from-beginning", "--timeout-ms", "5000"]
+    reading = ["--topic", TRANSACTION_STATE_TOPIC, "--from-beginning", "--timeout-ms", "5000"]
     formatter = ["--formatter", "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"]
     shown = java.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",

@@ -13,6 +13,11 @@ from foreign_clients import HERE, Java
 from test_cluster_in_a_test import metadata
 
 import moldau.testing
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.real_time]
 
@@ -28,7 +33,14 @@ PROPERTIES = {
 }
 KINDS = {"classic": "false", "diskless": "true"}
 PARTITIONS = 2
-ROLES = ("__transaction_state", "__consumer_offsets", "__diskless_metadata", "classic-out", "controller", "")
+ROLES = (
+    TRANSACTION_STATE_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    "classic-out",
+    "controller",
+    "",
+)
 """The roles of the killed nodes: the leader of a topic, or the active controller. An empty name stands for
 the program."""
 RECORDS = 120

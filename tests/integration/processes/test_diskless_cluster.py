@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.cli.main import main
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 
 TOPIC = "events"
 PARTITIONS = 3
@@ -82,7 +83,9 @@ def create(admin: AdminClient) -> None:
 
 
 def coordinator(admin: AdminClient) -> int:
-    found: int = admin.list_topics("__diskless_metadata").topics["__diskless_metadata"].partitions[0].leader
+    found: int = (
+        admin.list_topics(DISKLESS_METADATA_TOPIC).topics[DISKLESS_METADATA_TOPIC].partitions[0].leader
+    )
     return found
 
 

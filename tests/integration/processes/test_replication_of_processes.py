@@ -12,6 +12,8 @@ from cluster_processes import LIMIT_S, NEXT_MOLDAU, QUIET, Processes, wait_for
 from confluent_kafka.admin import AdminClient, NewTopic
 from steady_load import Load
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
+
 NODES = (1, 2, 3)
 RECORDS_MIN = 2_000
 NEXT_LEVEL = "moldau.diskless.version=2"
@@ -46,7 +48,9 @@ def test_nothing_is_lost_in_a_rolling_upgrade_and_back_under_load(processes: Pro
         return [(found[index].leader, len(found[index].isrs)) for index in sorted(found)]
 
     def are_in_sync(count: int) -> bool:
-        return all(in_sync == count for _, in_sync in partitions("events") + partitions("__consumer_offsets"))
+        return all(
+            in_sync == count for _, in_sync in partitions("events") + partitions(CONSUMER_OFFSETS_TOPIC)
+        )
 
     wait_for(lambda: len(admin.list_topics(timeout=10).brokers) == len(NODES))
     admin.create_topics([NewTopic("events", 3, 3)])["events"].result(LIMIT_S)

@@ -12,6 +12,7 @@ from foreign_clients import HERE, STREAMS, Java, require
 from test_cluster_in_a_test import metadata
 
 import moldau.testing
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 
 pytestmark = [pytest.mark.java, pytest.mark.real_time]
 
@@ -92,7 +93,7 @@ def test_words_are_counted_exactly_once_over_kills(java: Java, tmp_path: Path) -
             eventually(lambda: reader.has(half), "the first counts")
             program.kill()  # at this moment the program has open transactions
             program.wait(TIMEOUT_S)
-            _, (leader,) = metadata(cluster.address(1), "__diskless_metadata")
+            _, (leader,) = metadata(cluster.address(1), DISKLESS_METADATA_TOPIC)
             cluster.kill(leader)
             program = count_words(java, bootstrap, tmp_path / "second")
             produce(bootstrap, LINES[half:])

@@ -8,6 +8,7 @@ from test_cluster_in_a_test import metadata
 from test_transactions import values
 
 import moldau.testing
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 
 SOON = {
     "broker.heartbeat.interval.ms": "250",
@@ -37,7 +38,7 @@ def test_a_transaction_outlives_the_coordinator_of_its_partitions() -> None:
             producer.begin_transaction()
             write(f"{outcome} before")
             if outcome == "committed":
-                _, (leader,) = metadata(cluster.address(1), "__diskless_metadata")
+                _, (leader,) = metadata(cluster.address(1), DISKLESS_METADATA_TOPIC)
                 cluster.kill(leader)
             write(f"{outcome} after")
             if outcome == "committed":

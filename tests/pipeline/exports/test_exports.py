@@ -29,7 +29,7 @@ from moldau.pipeline.export.catalogs import open_catalog
 from moldau.pipeline.export.iceberg import OFFSETS_PROPERTY, export_iceberg, table_name
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.parquet import ParquetFolder, export_parquet
-from moldau.pipeline.export.rounds import Request
+from moldau.pipeline.export.rounds import ExportRequest
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.topic_source import TopicSource
@@ -170,7 +170,7 @@ def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_
         next(others, lambda: None)()
         return bounds
 
-    request = Request(source, look_while_another_exports, run_here, 1000)  # type: ignore[arg-type]
+    request = ExportRequest(source, look_while_another_exports, run_here, 1000)  # type: ignore[arg-type]
     assert export_parquet(request, ParquetFolder(job.folder)).written == []
     assert values(job) == list(range(RECORDS))
 
@@ -413,4 +413,4 @@ def test_iceberg_export_needs_its_own_table(
         change.remove_properties("commit.retry.num-retries")
     source = TopicSource(job.bootstrap, topic, "")
     with pytest.raises(ToolError, match=r"set commit.retry.num-retries to 0"):
-        export_iceberg(Request(source, lambda: pytest.fail("not asked"), run_here, 10), catalog)
+        export_iceberg(ExportRequest(source, lambda: pytest.fail("not asked"), run_here, 10), catalog)

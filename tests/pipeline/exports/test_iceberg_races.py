@@ -18,7 +18,7 @@ from moldau.pipeline.export.catalogs import open_catalog
 from moldau.pipeline.export.iceberg import export_iceberg
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.progress import StartAt, find_starts
-from moldau.pipeline.export.rounds import Request
+from moldau.pipeline.export.rounds import ExportRequest
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.topic_source import Bounds, TopicSource
 from moldau.pipeline.values.formats import json_format
@@ -51,7 +51,9 @@ def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
     if job.start is not None:
         starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=60.0)
     source = TopicSource(job.bootstrap, job.topic, look().topic_id)
-    export_iceberg(Request(source, look_late, run_here, 1000, job.values, starts), open_catalog(job.folder))
+    export_iceberg(
+        ExportRequest(source, look_late, run_here, 1000, job.values, starts), open_catalog(job.folder)
+    )
 
 
 def offsets(job: ExportJob) -> list[int]:

@@ -20,7 +20,6 @@ import moldau.testing
 from moldau.client.cluster import Client, connected
 from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
-from moldau.objects.storage import Buffer
 from moldau.pipeline.reading.decoding import decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.sink import commit as commit_module
@@ -32,6 +31,7 @@ from moldau.pipeline.sink_keys import part_key
 from moldau.pipeline.source.options import parse_options
 from moldau.pipeline.source.snapshot import pin
 from moldau.records.compression import Compression
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
 

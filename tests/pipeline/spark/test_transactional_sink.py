@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import moldau.testing
 from moldau.client.cluster import Client, parse_bootstrap
 from moldau.client.errors import ToolError
-from moldau.client.transactions import CommittedText, Place, ProducerOfBatches, committed_texts
+from moldau.client.transactions import CommittedText, ProducerOfBatches, committed_texts
 from moldau.pipeline.reading.decoding import decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.sink import transactions
@@ -30,6 +30,7 @@ from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.compression import Compression
 from moldau.runtime.errors import ErrorCode, KafkaError
 
@@ -95,7 +96,7 @@ class Sink:
         wanted = NewTopic(topic, 1, config={"diskless.enable": KINDS[kind]})
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
 
-    def batches(self, values: list[str]) -> dict[Place, list[bytes]]:
+    def batches(self, values: list[str]) -> dict[TopicPartition, list[bytes]]:
         """The rows of two tasks, in several batches of each partition."""
         routing = Routing(None, dict.fromkeys(self.topics.values(), PARTITIONS))
         found = []

@@ -11,7 +11,7 @@ from test_transaction_guards import PRODUCER, GuardedPartition, batch
 
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.log import PartitionCoordinatorLog
-from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.transactions.markers import LocalMarkers
@@ -25,7 +25,7 @@ class MarkedPartition(GuardedPartition):
         groups: Any = None
         markers = LocalMarkers(registry, groups)
         marker = TransactionMarker(PRODUCER, epoch, False, 0, version)
-        return asyncio.run(markers.write(marker, TxnPartition("t", 0)))
+        return asyncio.run(markers.write(marker, TopicPartition("t", 0)))
 
     @property
     def begins_at(self) -> int | None:

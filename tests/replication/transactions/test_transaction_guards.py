@@ -8,6 +8,7 @@ import pytest
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.control import build_end_transaction_marker
@@ -16,12 +17,11 @@ from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 PRODUCER = 77
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from wire import ask
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.protocol.messages import alter_configs as alteration
 from moldau.protocol.messages import alter_partition_reassignments as reassignment
 from moldau.protocol.messages import alter_replica_log_dirs as moves
@@ -25,6 +26,7 @@ from moldau.protocol.messages import metadata
 from moldau.protocol.messages import offset_delete as forgetting
 from moldau.protocol.messages import produce as producing
 from moldau.protocol.messages import update_features as features
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, SystemClock
@@ -204,8 +206,8 @@ def test_topics_are_created_automatically_where_this_is_allowed(node: Node) -> N
 
 def test_an_internal_topic_that_is_looked_up_gets_its_own_configs() -> None:
     with Node() as node:
-        assert lookup(node, "__consumer_offsets") == {"__consumer_offsets": ErrorCode.none}
-        assert config(node, TOPIC, "__consumer_offsets", "cleanup.policy").value == "compact"
+        assert lookup(node, CONSUMER_OFFSETS_TOPIC) == {CONSUMER_OFFSETS_TOPIC: ErrorCode.none}
+        assert config(node, TOPIC, CONSUMER_OFFSETS_TOPIC, "cleanup.policy").value == "compact"
 
 
 def test_authorized_operations_are_returned_on_request(node: Node) -> None:
@@ -369,11 +371,11 @@ def test_the_quorum_is_described(node: Node) -> None:
         return ask(node, quorum.DescribeQuorumRequest(topics=[data]), version)
 
     for version in range(3):
-        row = describe("__cluster_metadata", version).topics[0].partitions[0]
+        row = describe(CLUSTER_METADATA_TOPIC, version).topics[0].partitions[0]
         assert (row.error_code, row.leader_id) == (ErrorCode.none, 1)
         assert [voter.replica_id for voter in row.current_voters] == [1]
         assert row.high_watermark > 0
-    assert [found.node_id for found in describe("__cluster_metadata", 2).nodes] == [1]
+    assert [found.node_id for found in describe(CLUSTER_METADATA_TOPIC, 2).nodes] == [1]
     other = describe("t", 2).topics[0].partitions[0]
     assert other.error_code is ErrorCode.unknown_topic_or_partition
 

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from wire import ask
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.protocol.messages import create_topics as creation
 from moldau.protocol.messages import delete_records as deletion
 from moldau.protocol.messages import delete_topics as removal
@@ -66,7 +67,7 @@ def test_records_of_a_compacted_topic_are_not_deleted(node: Node) -> None:
         topics = [producing.TopicProduceData(name=name, partition_data=[data])]
         ask(node, producing.ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics), 12)
         assert deleted_records(node, name, 2).error_code is code
-    assert deleted_records(node, "__consumer_offsets", 0).error_code is ErrorCode.invalid_topic_exception
+    assert deleted_records(node, CONSUMER_OFFSETS_TOPIC, 0).error_code is ErrorCode.invalid_topic_exception
 
 
 def test_a_cursor_without_a_partition(node: Node) -> None:

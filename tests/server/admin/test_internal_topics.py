@@ -15,11 +15,20 @@ from plain_requests import Requests
 
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import STATE_TOPICS, TRANSACTION_STATE, StateTopic
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    STATE_TOPICS,
+    TRANSACTION_STATE,
+    StateTopic,
+)
 from moldau.config.broker import BrokerConfig
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.messages import find_coordinator
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
+from moldau.protocol.partitions import TopicPartition as TopicPartitionName
 from moldau.records import Compression, Record, build_batch, iter_headers
 from moldau.records.batch import set_base_offset_and_epoch
 from moldau.replication.classic_partition import ClassicPartition
@@ -33,7 +42,6 @@ from moldau.server.subsystems.partitions.classic_kind import ClassicKind, Replic
 from moldau.storage.folders.log_folders import NewLog
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition as TopicPartitionName
 from moldau.testing import Node
 
 DISKLESS = {"diskless.system.enable": "true", "diskless.storage.url": "memory://"}
@@ -61,7 +69,7 @@ def produce_error(bootstrap: str, topic: str, client_id: str) -> KafkaError | No
 def test_a_client_cannot_write_to_an_internal_topic() -> None:
     with Node() as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-        for topic in ("__consumer_offsets", "__remote_log_metadata"):
+        for topic in (CONSUMER_OFFSETS_TOPIC, REMOTE_LOG_METADATA_TOPIC):
             if topic not in admin.list_topics(timeout=60).topics:
                 admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
             for client_id in ("someone", "__admin_client"):
@@ -75,7 +83,7 @@ def test_the_diskless_metadata_cannot_be_deleted_while_topics_need_it() -> None:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
         topic = NewTopic("kept", 1, 1, config={"diskless.enable": "true"})
         admin.create_topics([topic])["kept"].result(60)
-        deletion = admin.delete_topics(["__diskless_metadata"])["__diskless_metadata"]
+        deletion = admin.delete_topics([DISKLESS_METADATA_TOPIC])[DISKLESS_METADATA_TOPIC]
         with pytest.raises(Exception, match="INVALID_REQUEST"):
             deletion.result(60)
         assert produce_error(node.bootstrap_servers, "kept", "someone") is None
@@ -85,7 +93,7 @@ def test_a_formatted_folder_without_its_metadata_log_is_refused(tmp_path: Path) 
     node = Node(data=str(tmp_path))
     node.start()
     node.stop()
-    shutil.rmtree(tmp_path / "__cluster_metadata-0")
+    shutil.rmtree(tmp_path / CLUSTER_METADATA_FOLDER)
     with pytest.raises(MoldauError, match="__cluster_metadata-0 is missing"):
         Node(data=str(tmp_path)).start()
 
@@ -112,14 +120,14 @@ def test_an_internal_topic_is_not_created_with_fewer_replicas_than_configured(
             async with Requests(node.bootstrap_servers) as client:
                 wanted = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
                 found = (await client.ask(wanted)).coordinators[0].error_code
-                return found, (await client.describe("__consumer_offsets")).error_code
+                return found, (await client.describe(CONSUMER_OFFSETS_TOPIC)).error_code
 
         assert asyncio.run(ask()) == (
             ErrorCode.coordinator_not_available,
             ErrorCode.unknown_topic_or_partition,
         )
-        assert "__consumer_offsets" in health(node)["topics"]
-    (warning,) = [each.getMessage() for each in caplog.records if "__consumer_offsets" in each.getMessage()]
+        assert CONSUMER_OFFSETS_TOPIC in health(node)["topics"]
+    (warning,) = [each.getMessage() for each in caplog.records if CONSUMER_OFFSETS_TOPIC in each.getMessage()]
     assert "offsets.topic.replication.factor=3" in warning
 
 
@@ -156,7 +164,7 @@ def test_decisive_topics_need_two_in_sync_replicas_if_possible(factor: int, min_
 @pytest.mark.parametrize("has_snapshots", [False, True])
 def test_a_log_is_opened_with_snapshots_if_its_kind_has_them(tmp_path: Path, has_snapshots: bool) -> None:
     partition = PartitionRegistration(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
-    topic = Topic("__diskless_metadata", UUID(int=5), (partition,))
+    topic = Topic(DISKLESS_METADATA_TOPIC, UUID(int=5), (partition,))
 
     async def story() -> None:
         machine = Machine.real()
@@ -221,7 +229,7 @@ def test_committed_offsets_are_written_in_the_configured_codec(tmp_path: Path) -
         reader = consumer(node)
         reader.commit(offsets=[place], asynchronous=False)
         reader.close()
-    (segment,) = (tmp_path / "__consumer_offsets-0").glob("*.log")
+    (segment,) = (tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-0").glob("*.log")
     headers = [header for _, header in iter_headers(segment.read_bytes())]
     assert {header.compression for header in headers} == {Compression.ZSTD}
     with Node(data=str(tmp_path), properties=properties) as node:
@@ -249,7 +257,7 @@ def test_groups_continue_after_invalid_bytes_in_their_log(tmp_path: Path) -> Non
         reader = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})
         reader.commit(offsets=[place], asynchronous=False)
         reader.close()
-    (segment,) = (tmp_path / "__consumer_offsets-0").glob("*.log")
+    (segment,) = (tmp_path / f"{CONSUMER_OFFSETS_TOPIC}-0").glob("*.log")
     plant(segment, (None, b"x"), (b"\x00\x01broken", b"x"), (b"\x03\xe7later", b"x"))
     with Node(data=str(tmp_path), properties=properties) as node:
         reader = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})

@@ -19,11 +19,12 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.own.chunks.create_chunks import CreateChunksResult, CreateChunksTopicPartition
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendOutcome
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine
 from moldau.runtime.clock import SystemClock
@@ -32,7 +33,6 @@ from moldau.server.subsystems.chunks import creation
 from moldau.server.subsystems.chunks.creation import ChunkCreation
 from moldau.server.subsystems.chunks.kind import ChunkedKind
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 TOPIC_ID, EPOCH = UUID(int=1), 3
 BATCH = build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())])

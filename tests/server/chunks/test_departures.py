@@ -10,9 +10,8 @@ import pytest
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
-from moldau.storage.topic_partition import TopicPartition
 
 NAME, KEY = TopicPartition("t", 0), PartitionKey(UUID(int=1), 0)
 

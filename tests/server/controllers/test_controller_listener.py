@@ -21,6 +21,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
 from moldau.protocol.own.diskless.oldest_file import DisklessOldestFileRequest
 from moldau.protocol.schema import Message
@@ -53,7 +54,7 @@ def test_a_controller_listener_serves_the_quorum_and_not_the_clients(free_port: 
         assert {ApiKey.VOTE, ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_HEARTBEAT} <= keys
         assert not {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.JOIN_GROUP} & keys
         part = DescribeQuorumRequestTopicData(
-            topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData()]
+            topic_name=CLUSTER_METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
         )
         quorum = ask(port, ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=[part]))
         assert quorum.topics[0].partitions[0].leader_id == 1  # type: ignore[attr-defined]
@@ -132,7 +133,7 @@ def test_limits_of_clients_can_be_removed_on_the_controllers_listener(
 
 def test_a_voter_without_a_port_is_described_with_its_assigned_port() -> None:
     part = DescribeQuorumRequestTopicData(
-        topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData()]
+        topic_name=CLUSTER_METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
     )
     with Node() as node:
         answer = ask(
@@ -149,7 +150,7 @@ def test_a_voter_without_a_port_is_described_with_its_assigned_port() -> None:
 
 def epoch_of(port: int) -> int:
     part = DescribeQuorumRequestPartitionData()
-    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[part])
+    topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[part])
     found = ask(port, ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=[topic]))
     return found.topics[0].partitions[0].leader_epoch  # type: ignore[attr-defined, no-any-return]
 
@@ -161,9 +162,11 @@ def test_no_epoch_in_a_request_ends_the_quorum(free_port: Callable[[], int]) -> 
     candidate = vote.VoteRequestPartitionData(
         replica_epoch=highest, replica_id=1, last_offset_epoch=highest - 1, last_offset=2**40
     )
-    topic = vote.VoteRequestTopicData(topic_name="__cluster_metadata", partitions=[candidate])
+    topic = vote.VoteRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[candidate])
     leader = begin.BeginQuorumEpochRequestPartitionData(leader_id=1, leader_epoch=highest)
-    begun_topic = begin.BeginQuorumEpochRequestTopicData(topic_name="__cluster_metadata", partitions=[leader])
+    begun_topic = begin.BeginQuorumEpochRequestTopicData(
+        topic_name=CLUSTER_METADATA_TOPIC, partitions=[leader]
+    )
     with Node(properties={"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}) as node:
         before = epoch_of(port)
         voted: Any = ask(port, ApiKey.VOTE, vote.VoteRequest(topics=[topic]))

@@ -19,6 +19,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from moldau.protocol.messages.vote import VoteRequest, VoteRequestPartitionData, VoteRequestTopicData
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER, CLUSTER_METADATA_TOPIC
 from moldau.runtime import ErrorCode, KafkaError, SystemEntropy
 
 CLUSTER_ID = "bW9sZGF1LXF1b3J1bS10ZQ"
@@ -88,7 +89,7 @@ def ask(port: int, api_key: ApiKey, request: Any) -> Any:
 def leader_of(controllers: list[Controller]) -> tuple[int, int]:
     """Wait for the leader's id and epoch, as the leader itself reports them."""
     partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
-    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=partitions)
+    topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)
     request = DescribeQuorumRequest(topics=[topic])
     deadline = time.monotonic() + LIMIT_S
     while True:
@@ -120,7 +121,7 @@ def test_vote_of_a_foreign_cluster_is_refused(controllers: dict[int, Controller]
         voter_id=1,
         topics=[
             VoteRequestTopicData(
-                topic_name="__cluster_metadata",
+                topic_name=CLUSTER_METADATA_TOPIC,
                 partitions=[VoteRequestPartitionData(partition_index=0, replica_epoch=1_000, replica_id=2)],
             )
         ],
@@ -134,7 +135,7 @@ def test_emptied_metadata_folder_stops_the_start(
 ) -> None:
     controller = Controller(tmp_path, 1, {1: free_port()})
     controller.end()
-    folder = tmp_path / "data-1" / "__cluster_metadata-0"
+    folder = tmp_path / "data-1" / CLUSTER_METADATA_FOLDER
     for path in folder.iterdir():
         path.unlink()
     command = [*MOLDAU, "node", "--config", str(controller.config)]

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from damage_house import make_folders, refusal
 
-METADATA = "__cluster_metadata-0"
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
+
+METADATA = CLUSTER_METADATA_FOLDER
 SQLITE = "__diskless_metadata-0/state.sqlite"
 REFUSED = {
     "meta.properties": ("meta.properties", "garbage"),

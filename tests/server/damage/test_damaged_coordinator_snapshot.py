@@ -14,10 +14,11 @@ import pytest
 from damage_house import flip, node, objects, on_node
 from plain_requests import Requests, eventually, values
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.runtime import ErrorCode
 
 TOPIC = "kept"
-LOG = "__diskless_metadata-0"
+LOG = f"{DISKLESS_METADATA_TOPIC}-0"
 ROUNDS = 40
 SNAPSHOTS = {"diskless_metadata_max_new_records_between_snapshots": "1"}
 """With this config, one new record in the coordinator's log is enough for a new snapshot."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.runtime.errors import KafkaError
 from moldau.testing import Node
 
@@ -18,7 +19,7 @@ def stopped_folder(tmp_path_factory):
 
 
 def latest_checkpoint(folder: Path) -> Path:
-    return max((folder / "__cluster_metadata-0").glob("*.checkpoint"))
+    return max((folder / CLUSTER_METADATA_FOLDER).glob("*.checkpoint"))
 
 
 def other_node(folder: Path) -> None:
@@ -34,7 +35,7 @@ def flip_middle(path: Path) -> None:
 
 def remove(folder: Path, *patterns: str) -> None:
     for pattern in patterns:
-        for path in (folder / "__cluster_metadata-0").glob(pattern):
+        for path in (folder / CLUSTER_METADATA_FOLDER).glob(pattern):
             path.unlink()
 
 
@@ -42,7 +43,7 @@ DAMAGES = {
     "another node's": (other_node, "belongs to node 77"),
     "no properties": (lambda folder: (folder / "meta.properties").write_bytes(b""), "meta.properties"),
     "torn quorum state": (
-        lambda folder: (folder / "__cluster_metadata-0" / "quorum-state").write_text('{"lead'),
+        lambda folder: (folder / CLUSTER_METADATA_FOLDER / "quorum-state").write_text('{"lead'),
         "quorum-state",
     ),
     "no log": (

@@ -8,11 +8,22 @@ import pytest
 from damage_house import Story, check_everything, flip, make_folders, node, objects, on_node, refusal
 from plain_requests import Requests
 
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+)
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.critical_logs.integrity_check import DurableOffset
 
 LOG = "00000000000000000000.log"
-GUARDED = ("__cluster_metadata-0", "__diskless_metadata-0", "__remote_log_metadata-0", "__consumer_offsets-0")
+GUARDED = (
+    CLUSTER_METADATA_FOLDER,
+    f"{DISKLESS_METADATA_TOPIC}-0",
+    f"{REMOTE_LOG_METADATA_TOPIC}-0",
+    f"{CONSUMER_OFFSETS_TOPIC}-0",
+)
 STATES = ("stopped", "killed")
 
 
@@ -38,7 +49,11 @@ def test_flipped_bytes_stop_the_start(folder: Path, name: str, where: str) -> No
     size = path.stat().st_size
     # The node does not sync a group's log before it acknowledges. So the log may end with a partial batch
     # after a kill.
-    if name == "__consumer_offsets-0" and where == "end" and not (folder / ".kafka_cleanshutdown").exists():
+    if (
+        name == f"{CONSUMER_OFFSETS_TOPIC}-0"
+        and where == "end"
+        and not (folder / ".kafka_cleanshutdown").exists()
+    ):
         where = "middle"
     before = objects(folder)
     flip(path, {"begin": 20, "middle": size // 2, "end": size - 20}[where])
@@ -69,7 +84,7 @@ def test_a_missing_folder_stops_the_start(folder: Path, name: str) -> None:
 def test_an_empty_metadata_log_beside_topics_stops_the_start(
     folder: Path, also_lost: tuple[str, ...]
 ) -> None:
-    metadata = folder / "__cluster_metadata-0"
+    metadata = folder / CLUSTER_METADATA_FOLDER
     for name in (LOG, *also_lost):
         (metadata / name).unlink()
     reason = refusal(folder)
@@ -86,7 +101,7 @@ def cut_to_half(path: Path) -> None:
 
 
 def test_a_cut_metadata_log_without_its_durable_offset_stops_the_start(folder: Path) -> None:
-    metadata = folder / "__cluster_metadata-0"
+    metadata = folder / CLUSTER_METADATA_FOLDER
     cut_to_half(metadata / LOG)
     (metadata / "durable-offset").unlink()
     reasons = {refusal(folder), refusal(folder)}
@@ -101,7 +116,7 @@ def test_a_cut_metadata_log_without_its_durable_offset_stops_the_start(folder: P
 def test_folders_of_unknown_topics_stop_the_start_if_the_metadata_log_may_be_cut(
     folder: Path, lost: str | None
 ) -> None:
-    metadata = folder / "__cluster_metadata-0"
+    metadata = folder / CLUSTER_METADATA_FOLDER
     cut_to_half(metadata / LOG)
     (folder / "replication-offset-checkpoint").unlink()
     (metadata / "durable-offset").unlink()
@@ -120,12 +135,12 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     folder = tmp_path / "data"
     with node(folder) as running:
         on_node(running, create("first"))
-    shutil.copytree(folder / "__cluster_metadata-0", tmp_path / "backup")
+    shutil.copytree(folder / CLUSTER_METADATA_FOLDER, tmp_path / "backup")
     line = (folder / "replication-offset-checkpoint").read_text()
     with node(folder) as running:
         on_node(running, create("second"))
-    shutil.rmtree(folder / "__cluster_metadata-0")
-    shutil.copytree(tmp_path / "backup", folder / "__cluster_metadata-0")
+    shutil.rmtree(folder / CLUSTER_METADATA_FOLDER)
+    shutil.copytree(tmp_path / "backup", folder / CLUSTER_METADATA_FOLDER)
     checkpoint = folder / "replication-offset-checkpoint"
     newer = checkpoint.read_text()
     checkpoint.write_text(line)
@@ -145,7 +160,7 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     reason = refusal(folder)
     assert reason is not None
     assert str(folder / "first-0" / "leader-epoch-checkpoint") in reason
-    assert str(folder / "__cluster_metadata-0") in reason
+    assert str(folder / CLUSTER_METADATA_FOLDER) in reason
     checkpoint.unlink()
     reason = refusal(folder)
     assert reason is not None
@@ -166,7 +181,7 @@ def test_a_deleted_topic_s_folder_does_not_stop_the_start(folder: Path) -> None:
         on_node(running, lambda client: client.delete("classic"))
     shutil.copytree(folder.parent / "kept", folder / "classic-0")
     (folder / "replication-offset-checkpoint").unlink()
-    (folder / "__cluster_metadata-0" / "durable-offset").unlink()
+    (folder / CLUSTER_METADATA_FOLDER / "durable-offset").unlink()
     with node(folder):
         pass
     assert list(folder.glob("classic-0.*-stray"))
@@ -223,7 +238,7 @@ def test_a_node_does_not_format_over_data(folder: Path) -> None:
     assert objects(folder) >= before
 
 
-@pytest.mark.parametrize("name", ["__diskless_metadata-0", "__consumer_offsets-0"])
+@pytest.mark.parametrize("name", [f"{DISKLESS_METADATA_TOPIC}-0", f"{CONSUMER_OFFSETS_TOPIC}-0"])
 def test_the_topic_id_of_another_topic_stops_the_start_of_a_guarded_log(
     folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

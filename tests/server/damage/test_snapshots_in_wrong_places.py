@@ -11,17 +11,19 @@ import pytest
 from damage_house import node, on_node, refusal
 from plain_requests import Requests, eventually
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.control import SnapshotFooter, build_control_batch
 from moldau.records.record import Record
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.snapshots import snapshot, snapshot_log
 from moldau.storage.snapshots.snapshot import LogName
-from moldau.storage.topic_partition import TopicPartition
 
 OFTEN = {"metadata_log_max_record_bytes_between_snapshots": "200"}
-METADATA = "__cluster_metadata-0"
+METADATA = CLUSTER_METADATA_FOLDER
 
 
 async def producer_id(client: Requests) -> int:
@@ -109,7 +111,7 @@ def test_a_snapshot_of_another_log_is_refused_with_its_path(folder: Path, is_nam
     snapshot_id = snapshot.snapshot_of(newest.name)
     assert snapshot_id is not None
     header = snapshot.FileSnapshotReader(LocalDisk().open(str(newest)), snapshot_id).header()
-    other = LogName(TopicPartition("__diskless_metadata", 0), UUID(int=7))
+    other = LogName(TopicPartition(DISKLESS_METADATA_TOPIC, 0), UUID(int=7))
     header = replace(header, origin=snapshot.origin_of(other, snapshot_id) if is_named else None)
     records = [Record(0, 1, None, b"\x01\x02 rows of a table", ())]
     epoch = snapshot_id.epoch

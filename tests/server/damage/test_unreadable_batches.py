@@ -14,6 +14,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from moldau.protocol.special_timestamps import MAX_TIMESTAMP
 from moldau.records import Compression, Record, build_batch
 from moldau.records.builder import encode_record
 from moldau.records.compression import compress
@@ -21,7 +22,6 @@ from moldau.runtime.errors import ErrorCode
 from moldau.testing import Node
 
 LIST_OFFSETS = (2, 7)
-LATEST_RECORD = -3
 HOUR_MS = 3_600_000
 RECORD = encode_record(0, 0, b"k", b"v")
 GARBAGE = {
@@ -80,9 +80,9 @@ def test_a_lookup_uses_the_header_of_an_unreadable_batch(node, topic, kind, disk
         assert found(client, topic, now_ms - 3 * HOUR_MS) == (0, now_ms - 3 * HOUR_MS)
         assert found(client, topic, now_ms - 3 * HOUR_MS + 1) == (1, now_ms - 2 * HOUR_MS)
         assert found(client, topic, now_ms - 2 * HOUR_MS + 1) == (4, now_ms - HOUR_MS)
-        assert found(client, topic, LATEST_RECORD) == (4, now_ms - HOUR_MS)
+        assert found(client, topic, MAX_TIMESTAMP) == (4, now_ms - HOUR_MS)
         assert client.produce(topic, garbage(kind, now_ms)).error_code is ErrorCode.none
         assert found(client, topic, now_ms) == (5, now_ms)
         # The first records can be read. A later record exceeds the limit.
-        assert found(client, topic, LATEST_RECORD) == (5 if kind == "a record too many" else 7, now_ms)
+        assert found(client, topic, MAX_TIMESTAMP) == (5 if kind == "a record too many" else 7, now_ms)
         assert found(client, topic, now_ms + 1) == (-1, -1)

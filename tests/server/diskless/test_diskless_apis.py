@@ -34,6 +34,7 @@ from moldau.protocol.own.diskless import (
     oldest_file,
 )
 from moldau.protocol.own.rights import Right
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.coordinators.entry import KeyLookup
 from moldau.server.handlers.find_coordinator import CoordinatorHandlers
@@ -167,7 +168,7 @@ def commit_message(call, version):
 
 
 def list_end(client, topic_id):
-    row = list_offsets.DisklessListOffsetsPartition(partition_index=0, timestamp=-1)
+    row = list_offsets.DisklessListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)
     topics = [list_offsets.DisklessListOffsetsTopic(topic_id=topic_id, partitions=[row])]
     request = list_offsets.DisklessListOffsetsRequest(coordinator_id=1, topics=topics)
     return client.call((11644, 0), request).topics[0].partitions

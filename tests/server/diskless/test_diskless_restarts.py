@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 from plain_requests import Requests, records, unpack, values
 
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from moldau.records import Compression, build_batch
 from moldau.runtime import ErrorCode
 from moldau.testing import Node
 
-EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -2, -1, -3, -4
 PROPERTIES = {"log.retention.ms": "-1", "log.retention.check.interval.ms": "200"}
 Story = Callable[[Requests], Awaitable[None]]
 
@@ -79,7 +79,7 @@ def test_an_idempotent_producer_continues_after_a_restart(tmp_path: Path, lost: 
 
 
 async def _ends_at(client: Requests, offset: int) -> None:
-    assert (await client.offset_at("t", LATEST)).offset == offset
+    assert (await client.offset_at("t", LATEST_TIMESTAMP)).offset == offset
 
 
 def test_acknowledged_records_can_be_read_immediately(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_deletions_outlive_a_restart(tmp_path: Path) -> None:
         await client.delete("gone")
 
     async def after(client: Requests) -> None:
-        assert (await client.offset_at("t", EARLIEST)).offset == 5
+        assert (await client.offset_at("t", EARLIEST_TIMESTAMP)).offset == 5
         assert (await client.fetch("t", 4)).error_code is ErrorCode.offset_out_of_range
         assert values(await client.read("t", 5, 3)) == [b"5", b"6", b"7"]
         assert (await client.describe("gone")).error_code is ErrorCode.unknown_topic_or_partition

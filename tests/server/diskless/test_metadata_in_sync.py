@@ -10,12 +10,13 @@ import pytest
 from created_logs import get_or_create
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import InternalTopic
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.hosted import HostedKind
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import ReadRequest
 from moldau.replication.waiters import WaitingRoom
@@ -25,7 +26,6 @@ from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 TOPIC = PartitionsToCreate(UUID(int=9), "t", [0])
 
@@ -39,7 +39,7 @@ def metadata_topic(in_sync: tuple[int, ...], partition_epoch: int) -> Topic:
         partition_epoch=partition_epoch,
         directories=(UUID(int=101), UUID(int=102)),
     )
-    return Topic("__diskless_metadata", UUID(int=5), (partition,))
+    return Topic(DISKLESS_METADATA_TOPIC, UUID(int=5), (partition,))
 
 
 def test_a_coordinator_writes_only_while_enough_replicas_are_in_sync(tmp_path: pathlib.Path) -> None:
@@ -56,7 +56,7 @@ def test_a_coordinator_writes_only_while_enough_replicas_are_in_sync(tmp_path: p
         )
         kind = diskless_metadata_kind(host, lambda: 2)
         entry = entry_of(
-            HostedKind("diskless", coordinators.runtime, InternalTopic("__diskless_metadata", 1, 2, ""))
+            HostedKind("diskless", coordinators.runtime, InternalTopic(DISKLESS_METADATA_TOPIC, 1, 2, ""))
         )
         registry = CoordinatorRegistry([entry])
 

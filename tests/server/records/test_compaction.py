@@ -8,6 +8,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.testing import Node
 
 PROPERTIES = {
@@ -102,7 +103,7 @@ def test_the_offsets_topic_is_compacted(tmp_path: Path) -> None:
     properties = {**PROPERTIES, "offsets.topic.num.partitions": "1"}
 
     def segments() -> list[int]:
-        return segment_sizes(Path(data, "__consumer_offsets-0"))
+        return segment_sizes(Path(data, f"{CONSUMER_OFFSETS_TOPIC}-0"))
 
     with Node(data=data, properties=properties) as node:
         producer = Producer({"bootstrap.servers": node.bootstrap_servers})
@@ -115,7 +116,7 @@ def test_the_offsets_topic_is_compacted(tmp_path: Path) -> None:
         message = consumer.poll(60)
         assert message is not None
         entry = ConfigEntry("segment.ms", "10", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource("TOPIC", "__consumer_offsets", incremental_configs=[entry])
+        resource = ConfigResource("TOPIC", CONSUMER_OFFSETS_TOPIC, incremental_configs=[entry])
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
         admin.incremental_alter_configs([resource])[resource].result(60)
         for _ in range(300):

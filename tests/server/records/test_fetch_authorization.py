@@ -17,13 +17,8 @@ from moldau.protocol.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
-from moldau.replication.partition_interface import (
-    Partition,
-    PartitionKey,
-    ReadAnswer,
-    ReadOutcome,
-    ReadRequest,
-)
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import Partition, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.fetch import FetchHandlers
@@ -42,7 +37,7 @@ class Readable:
         return ReadOutcome(views=(b"bytes",), size_bytes=5)
 
 
-class Judge:
+class RecordingAuthorizer:
     """An authorizer that forbids access to one name, which is a topic or the cluster."""
 
     def __init__(self, forbidden: str) -> None:
@@ -56,7 +51,9 @@ class Judge:
         return name != self.forbidden
 
 
-def fetch(judge: Judge, version: int, topics: list[UUID], replica_id: int = -1) -> list[list[ErrorCode]]:
+def fetch(
+    authorizer: RecordingAuthorizer, version: int, topics: list[UUID], replica_id: int = -1
+) -> list[list[ErrorCode]]:
     """The error code in the response for each topic and partition."""
 
     async def ask() -> FetchResponse:
@@ -81,7 +78,7 @@ def fetch(judge: Judge, version: int, topics: list[UUID], replica_id: int = -1) 
             session_epoch=-1,
             topics=named,
         )
-        handlers = FetchHandlers(registry, WaitingRoom(), FetchSessions(0, lambda: 1), judge, 1 << 20)
+        handlers = FetchHandlers(registry, WaitingRoom(), FetchSessions(0, lambda: 1), authorizer, 1 << 20)
         answer = handlers.fetch(RequestContext(1, version, 0, None, ConnectionContext("c", "P")), request)
         assert isinstance(answer, FetchResponse)
         return answer
@@ -95,20 +92,20 @@ NONE, FORBIDDEN = ErrorCode.none, ErrorCode.topic_authorization_failed
 
 @pytest.mark.parametrize("version", [12, 13, 18])
 def test_a_consumer_reads_only_the_topics_that_it_may_read(version: int) -> None:
-    judge = Judge("secret")
-    assert fetch(judge, version, [OPEN, SECRET]) == [[NONE, NONE], [FORBIDDEN, FORBIDDEN]]
-    assert judge.asked == [(AclOperation.READ, "open"), (AclOperation.READ, "secret")]
+    authorizer = RecordingAuthorizer("secret")
+    assert fetch(authorizer, version, [OPEN, SECRET]) == [[NONE, NONE], [FORBIDDEN, FORBIDDEN]]
+    assert authorizer.asked == [(AclOperation.READ, "open"), (AclOperation.READ, "secret")]
 
 
 def test_an_id_without_a_topic_is_unknown_without_a_check_of_rights() -> None:
-    judge = Judge("secret")
-    assert fetch(judge, 13, [GONE]) == [[ErrorCode.unknown_topic_id] * 2]
-    assert judge.asked == []
+    authorizer = RecordingAuthorizer("secret")
+    assert fetch(authorizer, 13, [GONE]) == [[ErrorCode.unknown_topic_id] * 2]
+    assert authorizer.asked == []
 
 
 @pytest.mark.parametrize("version", [12, 13, 18])
 def test_a_follower_may_read_all_or_nothing(version: int) -> None:
-    judge = Judge("kafka-cluster")
-    assert fetch(judge, version, [OPEN], replica_id=2) == [[FORBIDDEN, FORBIDDEN]]
-    assert judge.asked == [(AclOperation.CLUSTER_ACTION, "kafka-cluster")]
-    assert fetch(Judge("open"), version, [OPEN], replica_id=2) == [[NONE, NONE]]
+    authorizer = RecordingAuthorizer("kafka-cluster")
+    assert fetch(authorizer, version, [OPEN], replica_id=2) == [[FORBIDDEN, FORBIDDEN]]
+    assert authorizer.asked == [(AclOperation.CLUSTER_ACTION, "kafka-cluster")]
+    assert fetch(RecordingAuthorizer("open"), version, [OPEN], replica_id=2) == [[NONE, NONE]]

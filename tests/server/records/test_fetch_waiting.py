@@ -11,13 +11,8 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.network.authorization import AllowEveryone
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from moldau.replication.partition_interface import (
-    Partition,
-    PartitionKey,
-    ReadAnswer,
-    ReadOutcome,
-    ReadRequest,
-)
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import Partition, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.handlers.records.fetch import FetchHandlers
 from moldau.server.requests.fetch_sessions import FetchSessions

@@ -12,12 +12,18 @@ from moldau.coordinators.diskless.state import commit
 from moldau.protocol.messages import describe_configs as configs
 from moldau.protocol.messages import describe_producers as producers
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from moldau.records import Compression, build_batch
 from moldau.records.batch import TimestampType, iter_headers, parse_header
 from moldau.runtime import ErrorCode, SystemClock
 from moldau.testing import Node
 
-EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
 Story = Callable[[Requests, str], Awaitable[None]]
 LAST_SEQUENCE = 2**31 - 1
 FOREVER_MS = 2**31 - 1
@@ -158,7 +164,7 @@ def test_five_batches_in_flight_twice(play: Any) -> None:
             assert [(row.error_code, row.base_offset) for row in twice] == [(ErrorCode.none, 2 * n)] * 2
         found = await client.read(topic, 0, 10)
         assert values(found) == [b"%d" % n for n in range(10)]
-        assert (await client.offset_at(topic, LATEST)).offset == 10
+        assert (await client.offset_at(topic, LATEST_TIMESTAMP)).offset == 10
 
     play(story)
 
@@ -200,14 +206,14 @@ def test_timestamps_over_many_batches(play: Any) -> None:
         assert await at(10_021) == (3, 10_100)
         assert await at(10_415) == (14, 10_420)
         assert await at(10_421) == (-1, -1)
-        assert (await at(EARLIEST))[0] == 0
-        assert (await at(EARLIEST_LOCAL))[0] == 0
-        assert (await at(LATEST))[0] == 16
+        assert (await at(EARLIEST_TIMESTAMP))[0] == 0
+        assert (await at(EARLIEST_LOCAL_TIMESTAMP))[0] == 0
+        assert (await at(LATEST_TIMESTAMP))[0] == 16
         assert await at(MAX_TIMESTAMP) == (14, 10_420)
-        assert await at(LATEST_TIERED) == (-1, -1)
+        assert await at(LATEST_TIERED_TIMESTAMP) == (-1, -1)
         assert (await client.delete_records(topic, 1)).low_watermark == 1
         assert await at(0) == (1, 10_010)
-        assert await at(EARLIEST) == (1, -1)
+        assert await at(EARLIEST_TIMESTAMP) == (1, -1)
 
     play(story)
 
@@ -215,7 +221,12 @@ def test_timestamps_over_many_batches(play: Any) -> None:
 def test_an_empty_partition_has_no_times(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
-        for timestamp, offset in ((EARLIEST, 0), (LATEST, 0), (MAX_TIMESTAMP, -1), (0, -1)):
+        for timestamp, offset in (
+            (EARLIEST_TIMESTAMP, 0),
+            (LATEST_TIMESTAMP, 0),
+            (MAX_TIMESTAMP, -1),
+            (0, -1),
+        ):
             row = await client.offset_at(topic, timestamp)
             assert (row.error_code, row.offset) == (ErrorCode.none, offset)
         beyond = await client.fetch(topic, 1)
@@ -284,7 +295,7 @@ def test_records_are_deleted_inside_a_batch(play: Any) -> None:
         assert (fetched.log_start_offset, fetched.high_watermark) == (4, 6)
         assert values(await client.read(topic, 4, 2)) == [b"4", b"5"]
         assert (await client.delete_records(topic, -1)).low_watermark == 6
-        assert (await client.offset_at(topic, EARLIEST)).offset == 6
+        assert (await client.offset_at(topic, EARLIEST_TIMESTAMP)).offset == 6
         assert (await client.fetch(topic, 5)).error_code is ErrorCode.offset_out_of_range
         assert (await client.fetch(topic, 6)).error_code is ErrorCode.none
         assert await client.produce_values(topic, b"6") == 6
@@ -408,7 +419,7 @@ def test_retention_by_time(play: Any) -> None:
         await client.produce_values(topic, b"new", timestamp=SystemClock().now_ms())
 
         async def moved() -> bool:
-            return bool((await client.offset_at(topic, EARLIEST)).offset == 1)
+            return bool((await client.offset_at(topic, EARLIEST_TIMESTAMP)).offset == 1)
 
         async def refused() -> bool:
             return (await client.fetch(topic, 0)).error_code is ErrorCode.offset_out_of_range
@@ -429,10 +440,10 @@ def test_retention_by_size(play: Any) -> None:
             await client.produce_values(topic, bytes(500_000))
 
         async def moved() -> bool:
-            return bool((await client.offset_at(topic, EARLIEST)).offset >= 3)
+            return bool((await client.offset_at(topic, EARLIEST_TIMESTAMP)).offset >= 3)
 
         await eventually(moved, "old records go")
-        start = (await client.offset_at(topic, EARLIEST)).offset
+        start = (await client.offset_at(topic, EARLIEST_TIMESTAMP)).offset
         assert start <= 6
         assert len(await client.read(topic, start, 10 - start)) == 10 - start
 

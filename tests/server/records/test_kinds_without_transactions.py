@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.replication.partition_interface import AppendOutcome, Partition, PartitionKey, TransactionMarker
+from moldau.replication.partition_interface import AppendOutcome, Partition, TransactionMarker
 from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.server.handlers.records.transaction_markers import Participation
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
@@ -61,5 +61,5 @@ def test_the_marker_of_a_transaction_with_the_partition_is_accepted() -> None:
     groups: Any = None
     markers = LocalMarkers(registry, groups)
     marker = TransactionMarker(7, 0, False, 0, 1)
-    assert asyncio.run(markers.write(marker, TxnPartition("mirrored", 0))) is ErrorCode.none
+    assert asyncio.run(markers.write(marker, TopicPartition("mirrored", 0))) is ErrorCode.none
     assert not partition.appended

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.codec import decode_response
 from moldau.protocol.compiler.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.errors import RecordError
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition_interface import AppendOutcome, NoTransactions, PartitionKey, WithoutLog
+from moldau.replication.partition_interface import AppendOutcome, NoTransactions, WithoutLog
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.produce import ADMIN_CLIENT_ID, ProduceHandlers
@@ -29,7 +31,7 @@ from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 
 ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
-NAMES = {ORDERS: "orders", OFFSETS: "__consumer_offsets", ELSEWHERE: "elsewhere"}
+NAMES = {ORDERS: "orders", OFFSETS: CONSUMER_OFFSETS_TOPIC, ELSEWHERE: "elsewhere"}
 OUTCOMES = [
     AppendOutcome(base_offset=7, log_append_time_ms=-1, log_start_offset=2),
     AppendOutcome(ErrorCode.corrupt_message, message="stored CRC 1, computed 2"),

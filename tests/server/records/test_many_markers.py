@@ -5,13 +5,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transaction_markers import TransactionalHandlers
@@ -21,7 +21,7 @@ def test_repeated_partitions_are_written_once_and_many_in_steps() -> None:
     written: list[int] = []
     running = peak = 0
 
-    async def write(marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+    async def write(marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
         nonlocal running, peak
         running += 1
         peak = max(peak, running)

@@ -7,30 +7,30 @@ from typing import Any
 
 import pytest
 
-from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.network.authorization import AllowEveryone
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import decode_request, encode_request
 from moldau.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.server.handlers.records.transaction_markers import TransactionalHandlers
 from moldau.server.subsystems.transactions.markers import ClusterMarkers
 
 MARKER = TransactionMarker(7, 1, True, 3, 2)
-CLASSIC, DISKLESS, GONE = (TxnPartition(name, 0) for name in ("classic", "diskless", "gone"))
+CLASSIC, DISKLESS, GONE = (TopicPartition(name, 0) for name in ("classic", "diskless", "gone"))
 
 
-def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], list[TxnPartition]]:
+def written(answers: dict[TopicPartition, ErrorCode]) -> tuple[set[TopicPartition], list[TopicPartition]]:
     """Write a marker to three partitions. Returns the partitions that still need the marker, and the
     partitions to which a marker was sent."""
-    asked: list[TxnPartition] = []
+    asked: list[TopicPartition] = []
     view: Any = SimpleNamespace(
         leader_of=lambda name, index: {"classic": 1, "diskless": -1}.get(name),
         local_id=1,
     )
 
-    async def write(marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+    async def write(marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
         asked.append(partition)
         return answers[partition]
 
@@ -61,7 +61,7 @@ def test_another_broker_gets_the_position_of_the_decision() -> None:
     marker = MARKER._replace(decision_partition=4, decision_offset=1 << 40)
     written: list[TransactionMarker] = []
 
-    async def write(marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+    async def write(marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
         written.append(marker)
         return ErrorCode.none
 

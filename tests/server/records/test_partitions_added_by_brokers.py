@@ -5,25 +5,25 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.transactions import TransactionHandlers
 
 NONE, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
 
 
-def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TxnPartition]]:
+def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TopicPartition]]:
     """Request to add these partitions of a topic that has two partitions. Returns the error code of each
     partition, and the partitions that were added."""
-    added: list[TxnPartition] = []
+    added: list[TopicPartition] = []
 
-    async def add_partitions(_name: str, _producer: Any, wanted: list[TxnPartition], _version: int) -> None:
+    async def add_partitions(_name: str, _producer: Any, wanted: list[TopicPartition], _version: int) -> None:
         added.extend(wanted)
 
     image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=[None, None])})
@@ -48,7 +48,7 @@ def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TxnPartition]
 
 
 def test_added_partitions_are_answered_without_an_error() -> None:
-    assert answered(0, 1) == ({0: NONE, 1: NONE}, [TxnPartition("t", 0), TxnPartition("t", 1)])
+    assert answered(0, 1) == ({0: NONE, 1: NONE}, [TopicPartition("t", 0), TopicPartition("t", 1)])
 
 
 def test_no_partition_is_added_if_one_of_them_is_unknown() -> None:

@@ -11,8 +11,9 @@ from moldau.network.authorization import AllowEveryone
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
-from moldau.replication.partition_interface import FoundOffset, Partition, PartitionKey
+from moldau.replication.partition_interface import FoundOffset, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.handlers.records.offsets import OffsetHandlers
 from moldau.server.topics.registry import PartitionRegistry

@@ -15,15 +15,15 @@ from bombs import large_record, tiny_records
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
-from moldau.cluster.internal_topics import InternalTopic
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import HEADER_SIZE_BYTES, parse_header, set_base_offset_and_epoch
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.machine import OPENING
@@ -33,7 +33,6 @@ from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
@@ -42,7 +41,7 @@ from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, Topic
 from moldau.tiered.metadata.topic import EventWriter
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
-NAME = "__remote_log_metadata"
+NAME = REMOTE_LOG_METADATA_TOPIC
 TOPIC_ID = UUID(int=9)
 EVENT = encode_event(
     RemotePartitionDeleteMetadata(

@@ -11,10 +11,6 @@ from moody_storage import MOOD
 from plain_requests import Requests, eventually, unpack
 from tiered_stories import (
     BATCH_RECORDS,
-    EARLIEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    PENDING_UPLOAD,
     PROPERTIES,
     STEP_MS,
     TIERED,
@@ -27,6 +23,12 @@ from tiered_stories import (
 )
 
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
+from moldau.protocol.special_timestamps import (
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.testing import Node
@@ -229,12 +231,12 @@ def test_a_live_topic_becomes_tiered_and_later_untiered(node: Node, play: Callab
         plain = {name: text for name, text in TIERED.items() if not name.startswith(("remote", "local"))}
         await client.create(topic, **plain)
         await fill(client, topic, 3)
-        assert (await client.offset_at(topic, LATEST_TIERED)).offset == -1
-        assert (await client.offset_at(topic, PENDING_UPLOAD)).offset == -1
+        assert (await client.offset_at(topic, LATEST_TIERED_TIMESTAMP)).offset == -1
+        assert (await client.offset_at(topic, EARLIEST_PENDING_UPLOAD_TIMESTAMP)).offset == -1
         enabled = {"remote_storage_enable": "true", "local_retention_bytes": "1"}
         assert await client.alter(topic, **enabled) is ErrorCode.none
         await until_tiers(client, topic, 0, 6, 5)
-        assert (await client.offset_at(topic, PENDING_UPLOAD)).offset == 6
+        assert (await client.offset_at(topic, EARLIEST_PENDING_UPLOAD_TIMESTAMP)).offset == 6
         await read_from(client, topic, 0)
         assert await client.alter(topic, remote_storage_enable="false") is ErrorCode.invalid_config
         disabled = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
@@ -281,7 +283,7 @@ def test_a_store_that_is_down_stops_nothing_but_remote_reads(play: Callable[[Sto
             answer = await client.fetch(topic, 0, max_wait_ms=30_000)
             assert answer.error_code is ErrorCode.unknown_server_error
             assert (await client.offset_at(topic, 1)).error_code is ErrorCode.unknown_server_error
-            assert (await client.offset_at(topic, EARLIEST)).offset == 0
+            assert (await client.offset_at(topic, EARLIEST_TIMESTAMP)).offset == 0
             await fill(client, topic, 3)
             await read_from(client, topic, 6)
             assert (await tiers(client, topic)) == (0, 6, 5), "nothing leaves the disk that is not copied"
@@ -329,7 +331,7 @@ def test_custom_metadata_that_are_too_large_stop_the_copying(
             await fill(client, topic, 3)
             await eventually(lambda: _count(node, topic, 0), "what was copied is removed")
             await read_from(client, topic, 0)
-            assert (await client.offset_at(topic, LATEST_TIERED)).offset == -1
+            assert (await client.offset_at(topic, LATEST_TIERED_TIMESTAMP)).offset == -1
         finally:
             MOOD.custom_metadata = None
 

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 import tiered_plugins
 
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
@@ -108,7 +109,7 @@ def test_the_metadata_manager_is_built_in_or_a_plug_in(machine: Machine) -> None
 
 def test_the_metadata_topic_is_made_as_kafka_makes_it() -> None:
     topic = tiered_settings.metadata_topic(config())
-    assert (topic.name, topic.partition_count, topic.replication_factor) == ("__remote_log_metadata", 50, 3)
+    assert (topic.name, topic.partition_count, topic.replication_factor) == (REMOTE_LOG_METADATA_TOPIC, 50, 3)
     assert topic.configs["cleanup.policy"] == "delete"
     assert topic.configs["retention.ms"] == topic.configs["retention.bytes"] == "-1"
     # The key is accepted with the prefix, as in Kafka, and also without it.

@@ -7,10 +7,14 @@ from typing import Any
 from moody_storage import CLASS_NAME
 from plain_requests import Requests, eventually
 
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
 from moldau.runtime import SystemClock
 
-EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
-PENDING_UPLOAD = -6
 BATCH_RECORDS = 3
 STEP_MS = 1_000
 PROPERTIES = {
@@ -62,14 +66,13 @@ async def fill(
 
 
 async def end_of(client: Requests, topic: str, partition: int = 0) -> int:
-    return int((await client.offset_at(topic, LATEST, partition)).offset)
+    return int((await client.offset_at(topic, LATEST_TIMESTAMP, partition)).offset)
 
 
 async def tiers(client: Requests, topic: str, partition: int = 0) -> tuple[int, int, int]:
     """First offset, first local offset, last copied offset."""
-    rows = [
-        await client.offset_at(topic, which, partition) for which in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
-    ]
+    special = (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP)
+    rows = [await client.offset_at(topic, which, partition) for which in special]
     return rows[0].offset, rows[1].offset, rows[2].offset
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from simulated_cluster import BROKERS, CONTROLLERS, Cluster, combined, separate
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Consumer, Producer
-from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.world import World
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-PARTITIONS = tuple(PartitionName("events", index) for index in range(4))
+PARTITIONS = tuple(TopicPartition("events", index) for index in range(4))
 
 
 @pytest.mark.parametrize("roles", [separate(), combined()], ids=["separate", "combined"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.groups.records import OffsetRecord
 from moldau.coordinators.loader import ShardLoader
 from moldau.server.handlers.records import lone_produce
@@ -43,7 +44,7 @@ def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
-        is_of_node = loader._name.startswith("__consumer_offsets")
+        is_of_node = loader._name.startswith(CONSUMER_OFFSETS_TOPIC)
         is_late = loader._log.log_end_offset - entry.offset < 10
         if is_of_node and is_late and isinstance(loader._codec.decode(entry.key, entry.value), OffsetRecord):
             return

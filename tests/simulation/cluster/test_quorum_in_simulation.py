@@ -107,11 +107,11 @@ def answer_with_the_start_before_the_first_commit(patch: pytest.MonkeyPatch) -> 
 
 
 def take_any_watermark(patch: pytest.MonkeyPatch) -> None:
-    def take(self: Any, offset: int) -> None:
+    def commit_at_once(self: Any, offset: int) -> None:
         self.commit_offset = offset
         self.emit(fx.CommitAdvanced(offset))
 
-    patch.setattr(RaftCore, "commit_up_to", take)
+    patch.setattr(RaftCore, "commit_up_to", commit_at_once)
 
 
 def follow_behind_any_log(patch: pytest.MonkeyPatch) -> None:

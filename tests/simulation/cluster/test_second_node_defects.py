@@ -16,6 +16,7 @@ from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.partition_interface import ReadRequest
@@ -25,7 +26,6 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
-from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.object_storage import CLASS_NAME
 from moldau.simulation.world.world import World
@@ -101,18 +101,18 @@ class Brokers:
         self.world.network.cut(one, other)
         self.world.network.cut(other, one)
 
-    def producer(self, partition: PartitionName, broker: int) -> Producer:
-        name = f"producer of {partition.topic}-{partition.index}"
+    def producer(self, partition: TopicPartition, broker: int) -> Producer:
+        name = f"producer of {partition.topic}-{partition.partition}"
         bootstrap = self.cluster.bootstrap(broker)
         producer = Producer(name, bootstrap, self.cluster.history, stream(self.world.seed, name), partition)
         return producer
 
-    async def read(self, partitions: list[PartitionName], broker: int) -> list[str]:
+    async def read(self, partitions: list[TopicPartition], broker: int) -> list[str]:
         """Read partitions through a broker, and check them."""
         await asyncio.sleep(5)  # caches of diskless partitions follow the commits of other brokers
         logs, history = {}, self.cluster.history
         for each in partitions:
-            name = f"judge of {each.topic}-{each.index}"
+            name = f"judge of {each.topic}-{each.partition}"
             bootstrap = self.cluster.bootstrap(broker)
             reader = Consumer(name, bootstrap, history, stream(self.world.seed, name), each)
             logs[each] = await self.cluster.on(name, reader.read_to_end())
@@ -168,7 +168,7 @@ def follow_with_another_log() -> list[str]:
 
         async def prefer(mover: Mover, replicas: tuple[int, ...], *, elect: bool = True) -> None:
             cluster = brokers.cluster
-            assert await cluster.on("mover", mover.move(PartitionName("t", 0), replicas))
+            assert await cluster.on("mover", mover.move(TopicPartition("t", 0), replicas))
             await cluster.until(lambda: brokers.partition("t").preferred_leader == replicas[0])
             await cluster.until(lambda: set(brokers.partition("t").isr) == set(BROKERS))
             if elect:
@@ -225,7 +225,7 @@ def lose_the_only_coordinator_in_sync() -> list[str]:
             other = sum(BROKERS) - leader
             # Each broker leads one of the partitions, so one of the producers can always reach the
             # coordinator.
-            partitions = [PartitionName("t", 0), PartitionName("t", 1)]
+            partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
             producers = [brokers.producer(each, leader) for each in partitions]
             writing = [cluster.on(each.name, each.run(150, pause_s=0.3)) for each in producers]
             await asyncio.sleep(2)
@@ -277,8 +277,8 @@ def restart_with_another_coordinator_count() -> list[str]:
             await brokers.start()
             admin = cluster.client("admin", BROKERS[1])
             await cluster.on("admin", admin.create_topic("t", 6, {"diskless.enable": "true"}))
-            partitions = [PartitionName("t", index) for index in range(6)]
-            producers = [brokers.producer(each, BROKERS[each.index % 2]) for each in partitions]
+            partitions = [TopicPartition("t", index) for index in range(6)]
+            producers = [brokers.producer(each, BROKERS[each.partition % 2]) for each in partitions]
             writing = [cluster.on(each.name, each.run(5, pause_s=0.1)) for each in producers]
             _, late = await asyncio.wait(writing, timeout=30)
             if late:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memory_coordinator_log import MemoryLog
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.state.records import TopicDeleted
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.store import DisklessStore
@@ -70,7 +71,7 @@ def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
-        is_of_node = loader._name.startswith("__diskless_metadata")
+        is_of_node = loader._name.startswith(DISKLESS_METADATA_TOPIC)
         if not (is_of_node and isinstance(loader._codec.decode(entry.key, entry.value), TopicDeleted)):
             replay(loader, header, entry)
 
@@ -83,7 +84,7 @@ def ignore_the_last_commit_on_load(patch: pytest.MonkeyPatch) -> None:
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
         is_last = entry.offset == loader._log.log_end_offset - 1
-        if not (is_last and loader._name.startswith("__consumer_offsets")):
+        if not (is_last and loader._name.startswith(CONSUMER_OFFSETS_TOPIC)):
             replay(loader, header, entry)
 
     patch.setattr(ShardLoader, "_replay_record", replay_most)

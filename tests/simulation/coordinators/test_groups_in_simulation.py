@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.loader import ShardLoader
@@ -48,7 +49,7 @@ def restore_a_generation_late(patch: pytest.MonkeyPatch) -> None:
     replay = ShardLoader._replay_record
 
     def replay_marked(loader: Any, header: Any, entry: Any) -> None:
-        if loader._name.startswith("__consumer_offsets"):
+        if loader._name.startswith(CONSUMER_OFFSETS_TOPIC):
             _is_loading_a_node["now"] = 1
         replay(loader, header, entry)
         _is_loading_a_node.clear()
@@ -65,7 +66,7 @@ def forget_the_last_group_on_load(patch: pytest.MonkeyPatch) -> None:
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
-        is_of_node = loader._name.startswith("__consumer_offsets")
+        is_of_node = loader._name.startswith(CONSUMER_OFFSETS_TOPIC)
         if is_of_node and isinstance(loader._codec.decode(entry.key, entry.value), GroupRecord):
             later = loader._log.log_end_offset - entry.offset
             if later < 20:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.loader import ShardLoader
 from moldau.simulation.offsets.committer import UNDER_WAY_S, Commits
 from moldau.simulation.scenario import run_seed
@@ -46,7 +47,7 @@ def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
         is_last = entry.offset >= loader._log.log_end_offset - 3
-        if not (is_last and loader._name.startswith("__consumer_offsets")):
+        if not (is_last and loader._name.startswith(CONSUMER_OFFSETS_TOPIC)):
             replay(loader, header, entry)
 
     patch.setattr(ShardLoader, "_replay_record", replay_most)

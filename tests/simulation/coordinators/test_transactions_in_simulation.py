@@ -12,7 +12,7 @@ from transaction_flaws import (
     read_one_too_far_of_classic,
 )
 
-from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.appending.transactions import TransactionChecks
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
@@ -39,7 +39,7 @@ def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
     not."""
     write = LocalMarkers.write
 
-    async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+    async def write_most(self: Any, marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
         if partition.partition == 1 and not partition.topic.startswith("__"):
             return ErrorCode.none
         return await write(self, marker, partition)

@@ -11,8 +11,8 @@ from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.guards import TransactionGuards
 from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.coordinators.diskless.state.shard import DisklessShard
-from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
@@ -36,8 +36,8 @@ def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
     not."""
     write = LocalMarkers.write
 
-    async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        if partition == TxnPartition("events", 1):
+    async def write_most(self: Any, marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
+        if partition == TopicPartition("events", 1):
             return ErrorCode.none
         return await write(self, marker, partition)
 

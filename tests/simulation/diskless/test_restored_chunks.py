@@ -26,10 +26,12 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
+from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import LATEST_TIERED_TIMESTAMP
 from moldau.runtime import ErrorCode, Machine
 from moldau.server.node import ServerNode
 from moldau.simulation.clients.client import Consumer, Producer, RetryError, SimulatedClient
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.restore.cluster_story import PROPERTIES, REPLICATED
 from moldau.simulation.restore.nodes import LifeOptions, LosableCluster, NodeSet
 from moldau.simulation.seeds import stream
@@ -38,7 +40,7 @@ from moldau.simulation.world.world import World
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-EVENTS: Final = PartitionName("events", 0)
+EVENTS: Final = TopicPartition("events", 0)
 RECORDS: Final = 30
 FIRST: Final = NodeSet((1, 2, 3), (1, 2, 3))
 TIER: Final = {
@@ -48,7 +50,6 @@ TIER: Final = {
     "remote.log.manager.task.interval.ms": "500",
     "log.retention.check.interval.ms": "700",
 }
-LATEST_TIERED: Final = -5
 OFFSETS_OF_TIERS_VERSION: Final = 9
 
 
@@ -117,7 +118,7 @@ class Chunked:
     async def until_copied(self, offset: int) -> None:
         """Wait until the last offset in the remote tier is at least ``offset``."""
         for number in count():
-            if await self.offset(f"tiered-{number}", LATEST_TIERED) >= offset:
+            if await self.offset(f"tiered-{number}", LATEST_TIERED_TIMESTAMP) >= offset:
                 return
             await asyncio.sleep(1)
 

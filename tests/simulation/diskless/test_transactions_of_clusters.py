@@ -24,7 +24,7 @@ from transaction_flaws import (
 )
 
 from moldau.coordinators.diskless.state import commit
-from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transaction_markers import Participation
@@ -56,8 +56,8 @@ def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
     not."""
     write = LocalMarkers.write
 
-    async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        if partition == TxnPartition("plain", 1):
+    async def write_most(self: Any, marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
+        if partition == TopicPartition("plain", 1):
             return ErrorCode.none
         return await write(self, marker, partition)
 

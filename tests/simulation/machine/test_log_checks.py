@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.checks.log_checks import check
-from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
+from moldau.simulation.history import History, Observation, Outcome, Production
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import tiny
 from moldau.simulation.stories.tiny_node import Flaw
 
 pytestmark = pytest.mark.usefixtures("quiet_nodes")
 
-PARTITION = PartitionName("t", 0)
+PARTITION = TopicPartition("t", 0)
 LOG = [(0, b"a0"), (1, b"a1"), (2, b"b0")]
 
 
@@ -41,7 +42,7 @@ def test_a_sound_history_passes() -> None:
         ([*LOG, (3, b"b0")], "doubled"),
         ([(0, b"a0"), (1, b"a1"), (3, b"b0")], "not dense"),
         ([(0, b"a1"), (1, b"a0"), (2, b"b0")], "stands behind"),
-        ([*LOG, (3, b"ghost")], "nobody sent"),
+        ([*LOG, (3, b"ghost")], "no producer sent"),
         ([(0, b"b0"), (1, b"a0"), (2, b"a1")], "was acknowledged at"),
     ],
 )

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.damage.checks import Contents, Reports, check_refusal, check_start
 from moldau.simulation.damage.files import FileDamage, Way, kind_of
 from moldau.simulation.damage.story import End, scenario
-from moldau.simulation.history import PartitionName
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.critical_logs.integrity_check import OpenableLog
@@ -74,7 +74,7 @@ def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds:
 
 # The check ---------------------------------------------------------------------------------------
 
-CLASSIC, DISKLESS = PartitionName("classic", 0), PartitionName("diskless", 0)
+CLASSIC, DISKLESS = TopicPartition("classic", 0), TopicPartition("diskless", 0)
 RECORDS = [(0, b"a"), (1, b"b")]
 BEFORE = Contents({"classic": 1, "diskless": 1}, {CLASSIC: RECORDS, DISKLESS: RECORDS}, {}, {"object"})
 LOG = FileDamage("/data/classic-0/00000000000000000000.log", Way.FLIPPED, "")

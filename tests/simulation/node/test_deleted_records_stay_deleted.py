@@ -9,11 +9,11 @@ import pytest
 from created_logs import get_or_create
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.simulation.scenario import run_seed
@@ -27,7 +27,6 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

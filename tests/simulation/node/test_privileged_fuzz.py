@@ -29,6 +29,7 @@ from moldau.protocol.messages import create_topics, fetch, find_coordinator, off
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.broker_registration import Feature
 from moldau.protocol.messages.envelope import EnvelopeRequest
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
 from moldau.protocol.own.diskless.commit_file import DisklessCommitFileRequest
@@ -233,7 +234,7 @@ def known_values(host: Host, object_keys: Sequence[str]) -> Mapping[str, Sequenc
         "in_sync": [(1,)],
         "new_isr": [(1,)],
         **dict.fromkeys(("topic_id", "topic_ids"), ids),
-        **{key: [*HIT, "__cluster_metadata"] for key in NAMES},
+        **{key: [*HIT, CLUSTER_METADATA_TOPIC] for key in NAMES},
         "cluster_id": [node.metadata.identity.cluster_id],
         **dict.fromkeys(("directory_id", "id_", "log_dirs", "replica_directory_id"), directories),
         **dict.fromkeys(("voter_directory_id", "candidate_directory_id"), directories),
@@ -258,7 +259,7 @@ def known_values(host: Host, object_keys: Sequence[str]) -> Mapping[str, Sequenc
         "object_format": [1],
         "security_protocol": [0],
         "features": [tuple(map(feature_of, () if broker is None else broker.features))],
-        **{key: ["__cluster_metadata"] for key in OF_THE_QUORUM},
+        **{key: [CLUSTER_METADATA_TOPIC] for key in OF_THE_QUORUM},
         "Listener.name": ["PLAINTEXT"],
         "host": [HOST],
         "port": [PORT],

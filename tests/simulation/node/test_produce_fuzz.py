@@ -14,12 +14,13 @@ from crc32c import crc32c
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.partitions import TopicPartition
 from moldau.records import Compression, Record, build_batch
 from moldau.runtime import ErrorCode
 from moldau.simulation.checks.answers_checks import check_budgets, check_defects
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.stories.diskless_stories import story
 from moldau.simulation.stories.tiny_node import PORT
 from moldau.simulation.world.world import World
@@ -67,7 +68,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 async def produce(
-    connection: RpcConnection, batches: dict[PartitionName, bytes], within_s: float
+    connection: RpcConnection, batches: dict[TopicPartition, bytes], within_s: float
 ) -> list[ErrorCode]:
     """Error codes, in the order of the partitions."""
     topics = [
@@ -85,7 +86,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         await client.create_topic(name, 3, {"diskless.enable": is_diskless})
     bad = await RpcConnection.open("fuzzer", "node-1", PORT)
     good = await RpcConnection.open("victim", "node-1", PORT)
-    victims = {PartitionName(name, 0): build_batch([Record(0, 1_000, None, b"good")]) for name in TOPICS}
+    victims = {TopicPartition(name, 0): build_batch([Record(0, 1_000, None, b"good")]) for name in TOPICS}
     seen = set()
     for number in range(EXAMPLES):
         if bad.closed:
@@ -94,7 +95,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         # The broker handles a request for one partition on its fast path, and a request for two partitions on
         # its general path.
         topics = rng.choice([["plain"], ["diskless"], ["plain", "diskless"]])
-        wanted = {PartitionName(name, 1 + rng.randrange(2)): batch for name in topics}
+        wanted = {TopicPartition(name, 1 + rng.randrange(2)): batch for name in topics}
         sent = asyncio.ensure_future(produce(bad, wanted, ANSWERED_S))
         try:
             codes = await produce(good, victims, PROMPT_S)

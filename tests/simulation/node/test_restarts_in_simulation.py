@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.runtime import ErrorCode
@@ -55,7 +56,9 @@ def test_coordinators_load_once_after_a_kill(seed: int, caplog: pytest.LogCaptur
                 await asyncio.sleep(20)
                 messages = [record.getMessage() for record in caplog.records]
                 loads = Counter(text.partition(LOADED)[0] for text in messages if LOADED in text)
-                assert loads["__consumer_offsets-0"] == loads["__diskless_metadata-0"] == 1, loads
+                assert loads[f"{CONSUMER_OFFSETS_TOPIC}-0"] == loads[f"{DISKLESS_METADATA_TOPIC}-0"] == 1, (
+                    loads
+                )
                 assert set(loads.values()) == {1}, loads
 
         client = world.host("client").start(lambda machine: story())

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from created_logs import get_or_create
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
@@ -25,7 +26,6 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -10,10 +10,10 @@ from two_directories import COUNT, House
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode
 from moldau.simulation.world.world import World
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
-from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

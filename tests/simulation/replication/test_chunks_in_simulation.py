@@ -11,6 +11,7 @@ from moldau.cluster.decisions.chunks.admission import original_replicas
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.records.metadata import ChunkChangeRecord
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.server.subsystems.chunks import upkeep
@@ -22,7 +23,6 @@ from moldau.simulation.scenario import Result, run_seed
 from moldau.simulation.scenario_table import SCENARIOS
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.folders.file_names import LOG_SUFFIX
-from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

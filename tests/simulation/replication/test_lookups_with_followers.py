@@ -17,6 +17,7 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode
@@ -37,7 +38,9 @@ LOOKUPS: tuple[tuple[ApiKey, int, Any], ...] = (
         ListOffsetsRequest(
             replica_id=-1,
             topics=[
-                ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+                ListOffsetsTopic(
+                    name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)]
+                )
             ],
         ),
     ),

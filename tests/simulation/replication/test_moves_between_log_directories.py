@@ -19,10 +19,10 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode
 from moldau.runtime.files.disk import DiskError
 from moldau.simulation.clients.client import Producer, Sending
-from moldau.simulation.history import PartitionName
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.world import World
 from moldau.storage.folders.future_logs import FutureLogs, LogMove
@@ -79,7 +79,7 @@ class MovingHouse(House):
             client.bootstrap,
             self.cluster.history,
             client.chance,
-            PartitionName("t", self.index),
+            TopicPartition("t", self.index),
             Sending(stamped=True),
         )
         await self.cluster.on(name, producer.run(count, pause_s=0.01))
@@ -182,7 +182,7 @@ def test_a_moved_replica_remembers_batches_whose_records_were_deleted() -> None:
             await house.begin()
             await house.produce(60, "before")
             admin = house.cluster.client("admin", 12)
-            await house.cluster.on("admin", admin.delete_records(PartitionName("t", house.index), 60))
+            await house.cluster.on("admin", admin.delete_records(TopicPartition("t", house.index), 60))
             await house.cluster.until(
                 lambda: all(house.hosted(each)[house.index].log.log_start_offset == 60 for each in (11, 12))
             )

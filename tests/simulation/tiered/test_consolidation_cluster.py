@@ -11,7 +11,7 @@ from moldau.simulation.scenario_table import SCENARIOS
 from moldau.tiered.consolidation import reconciler
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentReconciler
-from moldau.tiered.consolidation.steps import Steps
+from moldau.tiered.consolidation.steps import ConsolidationSteps
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.removal.remover import RemotePartitionRemover
@@ -49,7 +49,7 @@ def copies_that_are_left(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: no leader deletes the segments that another leader did not finish."""
     decide = reconciler.decide
 
-    def lazy(*given: Any, **more: Any) -> Steps:
+    def lazy(*given: Any, **more: Any) -> ConsolidationSteps:
         return decide(*given, **more)._replace(discard=())
 
     patch.setattr(reconciler, "decide", lazy)

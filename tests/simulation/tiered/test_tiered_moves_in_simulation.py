@@ -14,6 +14,7 @@ import pytest
 from simulated_cluster import BROKERS, CONTROLLERS, Cluster, separate
 
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -21,6 +22,7 @@ from moldau.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.special_timestamps import EARLIEST_PENDING_UPLOAD_TIMESTAMP, LATEST_TIERED_TIMESTAMP
 from moldau.replication.lookups.list_offsets import OffsetLookup
 from moldau.replication.partition_interface import FoundOffset, StopReason
@@ -32,7 +34,6 @@ from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
-from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 from moldau.simulation.world.world import World
@@ -100,7 +101,7 @@ class Brokers:
             self.cluster.bootstrap(broker),
             self.cluster.history,
             stream(self.world.seed, name),
-            PartitionName(name, 0),
+            TopicPartition(name, 0),
         )
         await self.cluster.on(producer.name, producer.run(150, pause_s=0.4))
         topic_id = self.topic(broker, name).topic_id
@@ -110,12 +111,12 @@ class Brokers:
         """Return the broker that owns the remote data of all topics, and the other broker."""
         await self.create("first", FIRST)
         await self.fill("first", FIRST)
-        owner = self.topic(FIRST, "__remote_log_metadata").partitions[0].leader
+        owner = self.topic(FIRST, REMOTE_LOG_METADATA_TOPIC).partitions[0].leader
         return (FIRST, SECOND) if owner == FIRST else (SECOND, FIRST)
 
     async def read(self, name: str, broker: int) -> list[str]:
         """Read a topic from its first to its last offset, and check its records."""
-        partition = PartitionName(name, 0)
+        partition = TopicPartition(name, 0)
         reader = Consumer(
             f"judge of {name}",
             self.cluster.bootstrap(broker),
@@ -133,7 +134,7 @@ class Brokers:
         A new leader may respond that this offset is unknown (-1). The response must never name an offset that
         the previous leader has copied.
         """
-        client, partition = self.cluster.client("asker", broker), PartitionName(name, 0)
+        client, partition = self.cluster.client("asker", broker), TopicPartition(name, 0)
 
         async def ask(timestamp: int) -> int:
             return await client.list_offset(partition, timestamp, OFFSETS_OF_TIERS_VERSION)
@@ -183,7 +184,7 @@ def move_the_leader() -> list[str]:
             await brokers.fill("moving", source)
             before = brokers.objects(brokers.topic(source, "moving").topic_id)
             mover = Mover(brokers.cluster.client("mover", source), (), BROKERS, 1)
-            await brokers.cluster.on("mover", mover.move(PartitionName("moving", 0), (target,)))
+            await brokers.cluster.on("mover", mover.move(TopicPartition("moving", 0), (target,)))
 
             def has_moved() -> bool:
                 hosted = [brokers.cluster.nodes[each].get(PartitionsSubsystem) for each in (source, target)]

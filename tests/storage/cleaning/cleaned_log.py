@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers, parse_header, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -15,7 +16,6 @@ from moldau.storage.cleaner.offset_map import ENTRY_SIZE_BYTES
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 CONFIG = LogConfig(
     segment_bytes=1500,

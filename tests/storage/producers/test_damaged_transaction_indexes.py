@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.control import build_end_transaction_marker
@@ -14,7 +15,6 @@ from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairK
 from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"
 ENTRY_SIZE_BYTES = 34

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -27,7 +28,6 @@ from moldau.storage.producers.producer_snapshot import (
     encode_producer_snapshot,
 )
 from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
-from moldau.storage.topic_partition import TopicPartition
 
 INT64 = st.integers(0, 2**63 - 1)
 INT32 = st.integers(0, 2**31 - 1)

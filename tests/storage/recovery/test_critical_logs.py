@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.records import Record, build_batch
 from moldau.records.batch import iter_headers, parse_header
 from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
@@ -18,10 +20,9 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/__cluster_metadata-0"
-NAME = TopicPartition("__cluster_metadata", 0)
+NAME = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 FIRST, SECOND, THIRD = (f"{FOLDER}/{offset:020d}.log" for offset in (0, 4, 8))
 KILLED = IntegrityRules(has_snapshots=True)
 POWER_LOST = replace(KILLED, same_boot=False)
@@ -156,7 +157,7 @@ def test_a_loss_of_power_may_damage_any_unsynced_batch(box: Any) -> None:
     assert report.has_cut
 
 
-def test_without_its_durable_offset_a_log_is_judged_by_its_bytes(box: Any) -> None:
+def test_without_its_durable_offset_the_bytes_of_a_log_are_checked(box: Any) -> None:
     filled(box)
     box.disk.write_atomically(f"{FOLDER}/{DURABLE_OFFSET}", b"garbage")
     report = RecoveryReport()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from created_logs import get_or_create
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -16,7 +17,6 @@ from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import DELETED_SUFFIX
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 A0 = TopicPartition("a", 0)
 FOLDER = "/one/a-0"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -12,7 +13,6 @@ from moldau.storage.critical_logs.integrity_check import DamagedLogError
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 CONFIG = LogConfig(segment_bytes=1_000, index_interval_bytes=200)
 ONE, OTHER = "/data/one-0", "/data/other-0"

@@ -204,7 +204,7 @@ def test_no_finished_segment_is_deleted_that_a_reader_could_need(
         assert not any(o.start_offset <= one.start_offset and one.end_offset <= o.end_offset for o in others)
 
 
-def test_segments_that_other_leaders_began_are_judged_by_the_time_they_were_seen() -> None:
+def test_segments_that_other_leaders_began_expire_by_the_time_they_were_seen() -> None:
     begun = segment(1, 10, 19, State.COPY_SEGMENT_STARTED)
     own = segment(2, 20, 29, State.COPY_SEGMENT_STARTED)
     unseen = segment(3, 10, 29, State.COPY_SEGMENT_STARTED)

@@ -28,7 +28,7 @@ class _Stream(NamedTuple):
     producer_id: int
 
 
-class _Position(NamedTuple):
+class _CommitPosition(NamedTuple):
     """The place of a batch in a stream. Sequences begin again at 0 when the producer increases its epoch."""
 
     producer_epoch: int
@@ -45,7 +45,7 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
     maximum, the order of its batches is not recognized.
     """
     needs = [_first_positions(each.footer) for each in found]
-    waiting: dict[_Stream, list[_Position]] = defaultdict(list)
+    waiting: dict[_Stream, list[_CommitPosition]] = defaultdict(list)
     for streams in needs:
         for stream, position in streams.items():
             waiting[stream].append(position)
@@ -72,17 +72,19 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
     return ordered
 
 
-def _first_positions(footer: WalObject) -> dict[_Stream, _Position]:
+def _first_positions(footer: WalObject) -> dict[_Stream, _CommitPosition]:
     """The first position of each idempotent producer in an object."""
-    first: dict[_Stream, _Position] = {}
+    first: dict[_Stream, _CommitPosition] = {}
     for batch in footer.batches():
         if batch.producer_id >= 0 and batch.base_sequence >= 0:
             stream = _Stream(batch.topic_id, batch.partition_index, batch.producer_id)
-            position = _Position(batch.producer_epoch, batch.base_sequence)
+            position = _CommitPosition(batch.producer_epoch, batch.base_sequence)
             first[stream] = min(position, first.get(stream, position))
     return first
 
 
-def _leave(waiting: Mapping[_Stream, list[_Position]], streams: Mapping[_Stream, _Position]) -> None:
+def _leave(
+    waiting: Mapping[_Stream, list[_CommitPosition]], streams: Mapping[_Stream, _CommitPosition]
+) -> None:
     for stream, position in streams.items():
         waiting[stream].remove(position)

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.restore.remote_segments import RemoteSegments, end_of_deleted
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_OWNER
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import OffsetToDelete, PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.protocol.partitions import PartitionKey
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.removal.expired_segments import is_of_lineage
@@ -17,15 +17,15 @@ from moldau.tiered.removal.expired_segments import is_of_lineage
 __all__ = ["create_partitions", "delete_expired", "diskless_partitions", "ends_of", "without_aborted"]
 
 
-def diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UUID]]:
+def diskless_partitions(image: MetadataImage) -> tuple[dict[PartitionKey, int], set[UUID]]:
     """The coordinators of all diskless partitions. The second result is the topics whose records get the
     append time."""
-    owners: dict[LogId, int] = {}
+    owners: dict[PartitionKey, int] = {}
     stamped: set[UUID] = set()
     for topic in image.topics:
         for index, partition in enumerate(topic.partitions):
             if partition.owner != NO_OWNER:
-                owners[LogId(topic.topic_id, index)] = partition.owner
+                owners[PartitionKey(topic.topic_id, index)] = partition.owner
         config = image.config(ResourceType.TOPIC, topic.name)
         if config.get("message.timestamp.type") == "LogAppendTime":
             stamped.add(topic.topic_id)
@@ -61,7 +61,7 @@ async def delete_expired(
         for state in led.store.view:
             partition = image.topics.partition(*state.id)
             if partition is not None:
-                name = TopicIdPartition(state.id.topic_id, state.name, state.id.partition_index)
+                name = TopicIdPartition(state.id.topic_id, state.name, state.id.partition)
                 bounds = state.log_start, state.wal_start
                 offset = end_of_deleted(segments.of(name), partition.generations, *bounds)
                 expired += [] if offset is None else [OffsetToDelete(*state.id, offset)]
@@ -71,28 +71,28 @@ async def delete_expired(
 
 def ends_of(
     image: MetadataImage, coordinators: DisklessCoordinator, logs: Mapping[int, SnapshotLog]
-) -> dict[LogId, int]:
+) -> dict[PartitionKey, int]:
     """The offset after the cut's last record, for each diskless partition and for each coordinator's log."""
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
-    ends: dict[LogId, int] = {}
+    ends: dict[PartitionKey, int] = {}
     if topic is not None:
-        ends = {LogId(topic.topic_id, each): log.end_offset for each, log in logs.items()}
+        ends = {PartitionKey(topic.topic_id, each): log.end_offset for each, log in logs.items()}
     ends |= dict.fromkeys(diskless_partitions(image)[0], 0)
     for coordinator_id in logs:
         led = coordinators.led(coordinator_id)
         assert led is not None
         for partition in led.store.view:
-            ends[LogId(*partition.id)] = partition.next
+            ends[partition.id] = partition.next
     return ends
 
 
 def without_aborted(
-    starts: Mapping[LogId, int],
+    starts: Mapping[PartitionKey, int],
     image: MetadataImage,
     coordinators: DisklessCoordinator,
     coordinator_ids: Iterable[int],
     segments: RemoteSegments,
-) -> dict[LogId, int]:
+) -> dict[PartitionKey, int]:
     """The start offsets of the new generation. Each offset is at or before its value in ``starts``.
 
     The metadata of segments are saved last. A segment may therefore have records of a transaction that was
@@ -108,8 +108,8 @@ def without_aborted(
             partition = image.topics.partition(*state.id)
             if partition is None:
                 continue
-            start, known = starts[LogId(*state.id)], partition.generations
-            name = TopicIdPartition(state.id.topic_id, state.name, state.id.partition_index)
+            start, known = starts[state.id], partition.generations
+            name = TopicIdPartition(state.id.topic_id, state.name, state.id.partition)
             end = max(
                 (
                     each.end_offset
@@ -124,5 +124,5 @@ def without_aborted(
                 if each.first_offset <= end and each.last_offset >= start
             ]
             if aborted:
-                found[LogId(*state.id)] = max(min(aborted), state.wal_start, *known.starts[-1:])
+                found[state.id] = max(min(aborted), state.wal_start, *known.starts[-1:])
     return found

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from moldau.backup.cut_format import LogPiece
 from moldau.backup.restore.placement import NewBroker
-from moldau.cluster.folders.folder_contents import METADATA_FOLDER, data_in
+from moldau.cluster.folders.folder_contents import data_in
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.initial_voters import initial_voter
 from moldau.cluster.folders.meta_properties import (
@@ -24,6 +24,8 @@ from moldau.cluster.folders.meta_properties import (
 from moldau.cluster.image.image_records import encode_record
 from moldau.cluster.metadata_log import RECORDS_A_TURN
 from moldau.coordinators.diskless.service import DATABASE_FILE
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.quorum.core.election_state import ElectionState
@@ -36,7 +38,6 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import FileSnapshotWriter
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 __all__ = ["NewCluster", "NewNode", "copy_log", "write_log"]
 
@@ -114,7 +115,7 @@ class NewCluster:
         levels = (each for each in records if isinstance(each, r.FeatureLevelRecord))
         version = next(each.feature_level for each in levels if each.name == "metadata.version")
         for node in self.nodes:
-            folder = f"{node.path}/{METADATA_FOLDER}"
+            folder = f"{node.path}/{CLUSTER_METADATA_FOLDER}"
             machine.disk.make_dirs(folder)
             writer = FileSnapshotWriter(machine, folder, end, machine.clock.now_ms())
             for control in controls:

@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.restore.placement import NewBroker, ReplicaPlacement
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.internal_topics import DECISIVE_TOPICS, decisive_minimum
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -50,7 +50,7 @@ class NewGeneration(NamedTuple):
     """The generation that a restore begins, and the offset at which it begins in each diskless partition."""
 
     number: int
-    starts: Mapping[LogId, int]
+    starts: Mapping[PartitionKey, int]
     """For each partition, the offset at which the new generation begins. Usually it is the offset after the
     last record of the cut. It is an earlier offset if the restore aborts a transaction that was committed
     while the state was saved. The partitions include the logs of the diskless coordinators. A restore gives
@@ -64,7 +64,7 @@ class NewGeneration(NamedTuple):
     def starts_of(self, record: r.PartitionRecord) -> Sequence[int]:
         """The start offsets of all generations of a partition; empty for a partition that has no
         generations."""
-        start = self.starts.get(LogId(record.topic_id, record.partition_id))
+        start = self.starts.get(PartitionKey(record.topic_id, record.partition_id))
         if start is None:
             return ()
         known = tuple(record.generation_starts)
@@ -87,7 +87,7 @@ def new_metadata(
     brokers: Sequence[NewBroker],
     generation: NewGeneration,
     producer_id_seen: int,
-    tiered: Container[LogId] = (),
+    tiered: Container[PartitionKey] = (),
 ) -> Iterator[Message]:
     """The records of the old image in their order, rewritten for the new brokers.
 
@@ -120,7 +120,7 @@ class NewState:
         brokers: Sequence[NewBroker],
         generation: NewGeneration,
         producer_id_seen: int,
-        tiered: Container[LogId],
+        tiered: Container[PartitionKey],
     ) -> None:
         self.placement = ReplicaPlacement(brokers)
         self.tiered = tiered
@@ -163,7 +163,7 @@ def _partition(state: NewState, record: r.PartitionRecord) -> Message:
     counts[name] = min(len(replicas), counts.get(name, len(replicas)))
     node_ids = [each.node_id for each in replicas]
     generation = state.generation
-    if LogId(record.topic_id, record.partition_id) in state.tiered:
+    if PartitionKey(record.topic_id, record.partition_id) in state.tiered:
         # The partition has no chunks any more. If its log began at the first offset of the active chunk, the
         # lost records of the inactive chunks would leave a gap between the remote tier and the log. Readers
         # would stop at this gap.

@@ -10,12 +10,12 @@ offset for their partitions again (UNSTABLE_OFFSET_COMMIT).
 from collections.abc import Iterable, Iterator, Mapping
 
 from moldau.backup.restore.transactions import DecidedCommit
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.producers.producer_state import ProducerEntry
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 __all__ = ["abort_marker", "abort_pending_offsets", "open_producers"]
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.restore.commit_order import in_commit_order
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
 from moldau.coordinators.diskless.service import DisklessCoordinator
@@ -38,6 +37,7 @@ from moldau.diskless.wal import (
     tail_size_bytes,
 )
 from moldau.objects.storage import ObjectInfo, ObjectStorage
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import TRANSACTIONAL_BIT
 from moldau.runtime import ErrorCode
 
@@ -197,7 +197,7 @@ async def deleted_objects(
 
 
 def batches_with_owners(
-    found: FoundObject, owners: Mapping[LogId, int], report: RecommitReport
+    found: FoundObject, owners: Mapping[PartitionKey, int], report: RecommitReport
 ) -> list[WalBatch]:
     """The batches of an object that belong to partitions in the cut. The other batches of the object are
     counted in the report. If there are such batches, the object is also listed in the report as an object to
@@ -205,7 +205,7 @@ def batches_with_owners(
     """
     known: list[WalBatch] = []
     for batch in found.footer.batches():
-        if LogId(batch.topic_id, batch.partition_index) in owners:
+        if PartitionKey(batch.topic_id, batch.partition_index) in owners:
             known.append(batch)
         else:
             report.unknown_topics[batch.topic_id] = report.unknown_topics.get(batch.topic_id, 0) + 1
@@ -229,7 +229,7 @@ class Recommit:
     def __init__(
         self,
         coordinators: DisklessCoordinator,
-        owners: Mapping[LogId, int],
+        owners: Mapping[PartitionKey, int],
         stamped: Container[UUID],
         report: RecommitReport,
     ) -> None:
@@ -273,7 +273,7 @@ class Recommit:
         """The batches for each coordinator, in the order of the object."""
         shares: dict[int, _Share] = defaultdict(_Share)
         for batch in batches_with_owners(found, self._owners, self._report):
-            share = shares[self._owners[LogId(batch.topic_id, batch.partition_index)]]
+            share = shares[self._owners[PartitionKey(batch.topic_id, batch.partition_index)]]
             if batch.attributes & TRANSACTIONAL_BIT:
                 share.transactional_batches += 1
             else:

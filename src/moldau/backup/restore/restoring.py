@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.backup.cut_format import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.backup.cut_format import ClusterCut, LogPiece, LogPieces
 from moldau.backup.restore.diskless_partitions import (
     create_partitions,
     delete_expired,
@@ -50,12 +50,12 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.kept_objects import store_kept
 from moldau.objects.storage import ObjectInfo, ObjectStorage, StorageError
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.protocol.schema import Message
 from moldau.runtime import KafkaError, Machine
 from moldau.runtime.errors import ErrorCode
 from moldau.storage.folders.file_names import folder_of
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
@@ -314,7 +314,7 @@ class Restoring:
     ) -> None:
         seen = max((each.producer_id_max for each in newer), default=-1)
         # Without access to the tier, the logs are empty and begin at the offsets that are in the metadata.
-        tiered = {LogId(each.topic_id, each.partition) for each in chains if self._tier is not None}
+        tiered = {PartitionKey(each.topic_id, each.partition) for each in chains if self._tier is not None}
         records = list(new_metadata(old, self._cluster.brokers, generation, seen, tiered))
         self._image = _image_of(records)
         _describe(self._report, self._image)
@@ -394,7 +394,7 @@ class Restoring:
         return coordinator_logs
 
     async def _write_log(
-        self, log_id: LogId, topic: str, pieces: AsyncIterator[tuple[LogPiece, memoryview]]
+        self, log_id: PartitionKey, topic: str, pieces: AsyncIterator[tuple[LogPiece, memoryview]]
     ) -> SnapshotLog:
         name = TopicPartition(topic, log_id.partition)
         return await write_log(self._machine, self._work_path, name, log_id.topic_id, pieces)
@@ -423,7 +423,7 @@ class Restoring:
         return coordinators
 
 
-def _saved(cut: ClusterCut, topic: str) -> list[tuple[LogId, LogPieces]]:
+def _saved(cut: ClusterCut, topic: str) -> list[tuple[PartitionKey, LogPieces]]:
     return [(log_id, saved) for log_id, saved in cut.logs.items() if saved.topic == topic]
 
 

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from moldau.backup.cut_format import LogId, LogPiece
+from moldau.backup.cut_format import LogPiece
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records.diskless import (
     RECORDS,
     DisklessTransactionMarker,
@@ -48,9 +49,9 @@ class SavedDecisions:
         the commits that the restored coordinators will complete."""
         self._ends = ends
         self._pending = pending
-        self.marked: set[tuple[LogId, Decision]] = set()
+        self.marked: set[tuple[PartitionKey, Decision]] = set()
         """The diskless partitions that have the marker of a pending commit."""
-        self.revoked_from: dict[LogId, int] = {}
+        self.revoked_from: dict[PartitionKey, int] = {}
         """For each diskless partition, the offset of the marker of the first revoked commit."""
         self.revoked_producers: set[int] = set()
 
@@ -92,7 +93,7 @@ class SavedDecisions:
 
     def _markers(self, markers: Iterable[DisklessTransactionMarker]) -> Iterable[DisklessTransactionMarker]:
         for marker in markers:
-            place = LogId(marker.topic_id, marker.partition_index)
+            place = PartitionKey(marker.topic_id, marker.partition_index)
             decision = Decision(marker.decision_partition, marker.decision_offset)
             if decision in self._pending:
                 self.marked.add((place, decision))

@@ -19,6 +19,7 @@ from moldau.backup.restore.open_producers import abort_marker, open_producers
 from moldau.backup.restore.remote_segments import RemoteChain
 from moldau.backup.restore.transactions import DecidedCommit
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import parse_header
 from moldau.runtime import Machine
 from moldau.storage.folders.checkpoint import write_offset_checkpoint
@@ -28,7 +29,6 @@ from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,

@@ -19,7 +19,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.restore.revoked_commits import Decision
 from moldau.coordinators.diskless.calls import MarkerToWrite
 from moldau.coordinators.diskless.service import DisklessCoordinator
@@ -30,6 +29,7 @@ from moldau.coordinators.transactions.transaction import (
     NO_PRODUCER_ID,
     VERSION_WITH_BUMPS,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.records import transactions as schema
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
@@ -162,7 +162,7 @@ async def abort_strays(
     coordinators: DisklessCoordinator,
     coordinator_ids: Iterable[int],
     committing: Mapping[int, DecidedCommit],
-    marked: Container[tuple[LogId, Decision]] = (),
+    marked: Container[tuple[PartitionKey, Decision]] = (),
 ) -> set[int]:
     """Abort the open transactions of diskless partitions, except those in ``committing``. Returns their
     producer ids.
@@ -189,7 +189,7 @@ async def abort_strays(
 def _markers(
     partition: PartitionState,
     committing: Mapping[int, DecidedCommit],
-    marked: Container[tuple[LogId, Decision]],
+    marked: Container[tuple[PartitionKey, Decision]],
 ) -> Iterator[MarkerToWrite]:
     if partition.transactions is None:
         return
@@ -198,9 +198,9 @@ def _markers(
         window, decided = partition.producers.get(producer_id), committing.get(producer_id)
         if window is None:
             continue
-        place = partition.name, partition.id.partition_index
+        place = partition.name, partition.id.partition
         is_decided = decided is not None and decided.includes(*place, epoch_of(window))
-        if decided is not None and is_decided and (LogId(*partition.id), decided.decision) not in marked:
+        if decided is not None and is_decided and (partition.id, decided.decision) not in marked:
             continue
         coordinator_epoch = max(0, epochs.get(producer_id, 0))
         yield MarkerToWrite(*partition.id, producer_id, epoch_of(window), coordinator_epoch, committed=False)

@@ -21,11 +21,13 @@ from moldau.protocol.messages.metadata import MetadataResponseChunk
 
 app = new_app(no_args_is_help=True)
 
-TopicOption: TypeAlias = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
-PartitionOption: TypeAlias = Annotated[
+ChunkTopicOption: TypeAlias = Annotated[
+    str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")
+]
+ChunkPartitionOption: TypeAlias = Annotated[
     int, typer.Option("--partition", "-p", metavar="N", min=0, help="The partition.")
 ]
-TopicsOption: TypeAlias = Annotated[
+ChunkTopicsOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--topic", metavar="TOPIC", help="Name of a topic; may be repeated. All by default."),
 ]
@@ -41,7 +43,7 @@ def brokers_of(text: str, option: str) -> list[int]:
 
 @app.command("list")
 def list_chunks(
-    topics: TopicsOption = None,
+    topics: ChunkTopicsOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
@@ -130,8 +132,8 @@ def chunk_fields(partition: ChunkedPartition) -> list[dict[str, Any]]:
 
 @app.command("create")
 def create(
-    topic: TopicOption,
-    partition: PartitionOption,
+    topic: ChunkTopicOption,
+    partition: ChunkPartitionOption,
     replicas: Annotated[
         str | None,
         typer.Option(
@@ -170,8 +172,8 @@ def create(
 
 @app.command("alter")
 def alter(
-    topic: TopicOption,
-    partition: PartitionOption,
+    topic: ChunkTopicOption,
+    partition: ChunkPartitionOption,
     start_offset: Annotated[
         int, typer.Option("--start-offset", metavar="OFFSET", min=0, help="First offset of the chunk.")
     ],
@@ -204,7 +206,7 @@ def alter(
 
 @app.command("plan")
 def plan(
-    topics: TopicsOption = None,
+    topics: ChunkTopicsOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,

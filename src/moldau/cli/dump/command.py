@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from moldau.cli.app import new_app
-from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, FileKind, Row, opened
+from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, DumpRow, FileKind, opened
 from moldau.cli.dump.kinds import dumpable, kind_of
 from moldau.cli.dump.wal_objects import WAL_OBJECT
 from moldau.cli.errors import CommandError, one_line
@@ -79,7 +79,7 @@ def dump_log(
         raise CommandError(f"{damaged} file{'' if damaged == 1 else 's'} with problems")
 
 
-def _show(file: str, kind: FileKind | None, rows: Iterable[Row], as_json: bool) -> bool:
+def _show(file: str, kind: FileKind | None, rows: Iterable[DumpRow], as_json: bool) -> bool:
     """Print a file. Returns whether the file has an error."""
     problems = 0
     if not as_json:
@@ -93,7 +93,7 @@ def _show(file: str, kind: FileKind | None, rows: Iterable[Row], as_json: bool) 
     return problems > 0
 
 
-def _remote(url: str, storage: dict[str, str], deep: bool, decoder: str | None) -> Iterator[Row]:
+def _remote(url: str, storage: dict[str, str], deep: bool, decoder: str | None) -> Iterator[DumpRow]:
     # Clients of object stores are slow to import, so they are imported only here.
     from moldau.cli.dump.remote_objects import fetch
 
@@ -101,7 +101,7 @@ def _remote(url: str, storage: dict[str, str], deep: bool, decoder: str | None) 
     yield from _dumped(kind_of(file.path) or WAL_OBJECT, file)
 
 
-def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[Row]:
+def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[DumpRow]:
     try:
         yield from kind.dump(file)
     except Exception as error:
@@ -109,7 +109,7 @@ def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[Row]:
         yield {"type": "file", PROBLEM: one_line(error)}
 
 
-def _rows(path: Path, deep: bool, decoder: str | None) -> Iterator[Row]:
+def _rows(path: Path, deep: bool, decoder: str | None) -> Iterator[DumpRow]:
     kind = kind_of(path)
     if kind is None:
         raise CommandError(f"{path}: not a kind of file that is known here")
@@ -120,7 +120,7 @@ def _rows(path: Path, deep: bool, decoder: str | None) -> Iterator[Row]:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
 
 
-def as_text(row: Row) -> str:
+def as_text(row: DumpRow) -> str:
     """Format a row as text for people: its type, then names and values."""
     words = [f"{name}: {_text(value)}" for name, value in row.items() if name not in ("type", PROBLEM)]
     if PROBLEM in row:

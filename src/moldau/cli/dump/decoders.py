@@ -20,7 +20,7 @@ from moldau.protocol.records.schema import KeyedRecords
 from moldau.protocol.schema import Message
 from moldau.records.record import Record
 
-Decoder = Callable[[Record], dict[str, Any]]
+RecordDecoder = Callable[[Record], dict[str, Any]]
 """A record's key and value as fields of a row. Raises ``ProtocolError``."""
 
 CONSUMER: Final = "consumer"
@@ -35,7 +35,7 @@ def _metadata(record: Record) -> dict[str, Any]:
     return {"record": type(message).__name__, "version": version, "fields": message_fields(message)}
 
 
-def _keyed(records: KeyedRecords) -> Decoder:
+def _keyed(records: KeyedRecords) -> RecordDecoder:
     def decode(record: Record) -> dict[str, Any]:
         key, value = records.decode(record.key or b"", record.value)
         fields = None if value is None else message_fields(value)
@@ -66,7 +66,7 @@ def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
     return fields
 
 
-DECODERS: Final[dict[str, Decoder]] = {
+DECODERS: Final[dict[str, RecordDecoder]] = {
     "none": _raw,
     "offsets": _keyed(group_records.RECORDS),
     "transactions": _keyed(transaction_records.RECORDS),
@@ -84,7 +84,7 @@ TOPIC_DECODERS: Final = {
 """Decoders of topics without keyed messages. The other topics have a schema in ``STATE_TOPICS``."""
 
 
-def decoder_for(topic: str, wanted: str | None) -> Decoder:
+def decoder_for(topic: str, wanted: str | None) -> RecordDecoder:
     """The decoder for a topic's records, unless the user requests another one."""
     name = wanted or TOPIC_DECODERS.get(topic)
     if name is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Row: TypeAlias = dict[str, Any]
+DumpRow: TypeAlias = dict[str, Any]
 """A line of output. It has names and values in order. A row with a ``problem`` describes a fault."""
 
 PROBLEM = "problem"
@@ -55,7 +55,7 @@ class FileKind:
 
     title: str
     matches: Callable[[str], bool]
-    dump: Callable[[DumpedFile], Iterable[Row]]
+    dump: Callable[[DumpedFile], Iterable[DumpRow]]
 
 
 def by_suffix(suffix: str) -> Callable[[str], bool]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
-from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, FileKind, Row, by_suffix, opened
+from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, DumpRow, FileKind, by_suffix, opened
 from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.errors import KafkaError
 from moldau.storage.producers.producer_snapshot import decode_producer_snapshot
@@ -14,7 +14,7 @@ from moldau.storage.segments.time_index import TimeIndex
 from moldau.storage.segments.transaction_index import decode_transactions
 
 
-def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
+def dump_offset_index(file: DumpedFile) -> Iterator[DumpRow]:
     """Rows of offset and position. They are compared with the segment if it exists in the same folder."""
     batches = _batches_beside(file.path)
     previous = (-1, -1)
@@ -22,7 +22,7 @@ def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
         if index and (relative, position) == (0, 0):
             return  # Kafka maps an active index at its full size, so zeros follow the last entry.
         offset = file.base_offset + relative
-        row: Row = {"type": "entry", "offset": offset, "position": position}
+        row: DumpRow = {"type": "entry", "offset": offset, "position": position}
         if relative <= previous[0] or position <= previous[1]:
             row[PROBLEM] = "the entries are not in ascending order"
         elif batches is not None:
@@ -35,7 +35,7 @@ def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
         yield row
 
 
-def dump_time_index(file: DumpedFile) -> Iterator[Row]:
+def dump_time_index(file: DumpedFile) -> Iterator[DumpRow]:
     """Rows of timestamp and offset. They are compared with the segment if it exists in the same folder."""
     batches = _batches_beside(file.path)
     latest = _latest_timestamps(batches) if batches is not None else None
@@ -44,7 +44,7 @@ def dump_time_index(file: DumpedFile) -> Iterator[Row]:
         if index and (timestamp, relative) == (0, 0):
             return
         offset = file.base_offset + relative
-        row: Row = {"type": "entry", "timestamp": timestamp, "offset": offset}
+        row: DumpRow = {"type": "entry", "timestamp": timestamp, "offset": offset}
         if timestamp <= previous[0] or relative < previous[1]:
             row[PROBLEM] = "the entries are not in ascending order"
         elif latest is not None and offset not in latest:
@@ -88,13 +88,13 @@ def _latest_timestamps(batches: dict[int, BatchHeader]) -> dict[int, int]:
     return found
 
 
-def dump_transaction_index(file: DumpedFile) -> Iterator[Row]:
+def dump_transaction_index(file: DumpedFile) -> Iterator[DumpRow]:
     """The aborted transactions of a segment."""
     for transaction in decode_transactions(file.content, str(file.path)):
         yield {"type": "aborted transaction", **transaction._asdict()}
 
 
-def dump_producer_snapshot(file: DumpedFile) -> Iterator[Row]:
+def dump_producer_snapshot(file: DumpedFile) -> Iterator[DumpRow]:
     """The last batch of each producer."""
     for entry in decode_producer_snapshot(bytes(file.content), str(file.path)):
         last = entry.batches[-1] if entry.batches else None

@@ -4,7 +4,7 @@ segments."""
 from collections.abc import Iterator
 from typing import Any
 
-from moldau.cli.dump.file_kind import DETAIL, DumpedFile, FileKind, Row, by_suffix
+from moldau.cli.dump.file_kind import DETAIL, DumpedFile, DumpRow, FileKind, by_suffix
 from moldau.cli.dump.values import message_fields, plain
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.schema import Message
@@ -48,7 +48,7 @@ def _custom(content: bytes) -> Any:
         return plain(content)
 
 
-def dump_indexes(file: DumpedFile) -> Iterator[Row]:
+def dump_indexes(file: DumpedFile) -> Iterator[DumpRow]:
     """Yield a row for the segment, and a row for each of its indexes. With ``deep``, also yield the entries
     of the indexes. Checksums are verified."""
     metadata, indexes = unpack_indexes(file.content)
@@ -71,7 +71,7 @@ def dump_indexes(file: DumpedFile) -> Iterator[Row]:
             yield from _entries(metadata, kind, content)
 
 
-def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memoryview) -> Iterator[Row]:
+def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memoryview) -> Iterator[DumpRow]:
     base_offset = metadata.start_offset
     match kind:
         case IndexType.OFFSET:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from struct import Struct
 
-from moldau.cli.dump.decoders import Decoder, decoder_for
-from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, FileKind, Row, by_suffix
+from moldau.cli.dump.decoders import RecordDecoder, decoder_for
+from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, DumpRow, FileKind, by_suffix
 from moldau.cli.dump.values import plain, text_of
 from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
 from moldau.protocol.decoding_errors import ProtocolError
@@ -19,12 +19,12 @@ _unpack_length = Struct(">i").unpack_from
 BATCH_BYTES_MIN = 61
 
 
-def dump_segment(file: DumpedFile) -> Iterator[Row]:
+def dump_segment(file: DumpedFile) -> Iterator[DumpRow]:
     """Batch headers with their positions. With ``deep``, also the batches' records."""
     yield from _dump(file, decoder_for(file.topic, file.decoder))
 
 
-def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
+def dump_metadata_snapshot(file: DumpedFile) -> Iterator[DumpRow]:
     """Dump a snapshot like a segment. Usually its records are metadata of the cluster. In the folder of a
     coordinator that takes snapshots, they are the state of the coordinator.
     """
@@ -32,7 +32,7 @@ def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
     yield from _dump(file, decoder_for(topic, file.decoder))
 
 
-def _dump(file: DumpedFile, decoder: Decoder) -> Iterator[Row]:
+def _dump(file: DumpedFile, decoder: RecordDecoder) -> Iterator[DumpRow]:
     content, position, next_offset = file.content, 0, 0
     while position < len(content):
         size = _whole_batch_size(content, position)
@@ -61,9 +61,9 @@ def _whole_batch_size(content: memoryview, position: int) -> int | None:
     return size if BATCH_BYTES_MIN <= size <= left else None
 
 
-def _end(content: memoryview, position: int) -> Row:
+def _end(content: memoryview, position: int) -> DumpRow:
     rest = content[position:]
-    row: Row = {"type": "end", "position": position, "bytes": len(rest)}
+    row: DumpRow = {"type": "end", "position": position, "bytes": len(rest)}
     if any(rest):
         return {**row, PROBLEM: "the next bytes are not a whole batch"}
     return {**row, "note": "preallocated, not written"}
@@ -79,9 +79,9 @@ def _problem(batch: memoryview, header: BatchHeader, next_offset: int) -> str | 
     return None
 
 
-def batch_row(position: int, header: BatchHeader) -> Row:
+def batch_row(position: int, header: BatchHeader) -> DumpRow:
     """A batch's header."""
-    row: Row = {
+    row: DumpRow = {
         "type": "batch",
         "position": position,
         "size": header.size_bytes,
@@ -112,7 +112,7 @@ def _compression(header: BatchHeader) -> str:
         return str(error)
 
 
-def record_rows(batch: memoryview, header: BatchHeader, decoder: Decoder) -> Iterator[Row]:
+def record_rows(batch: memoryview, header: BatchHeader, decoder: RecordDecoder) -> Iterator[DumpRow]:
     """Yield the records of a batch. The decoder decodes their keys and values."""
     try:
         for record in iter_records(batch):
@@ -121,8 +121,8 @@ def record_rows(batch: memoryview, header: BatchHeader, decoder: Decoder) -> Ite
         yield {"type": f"{DETAIL}record", PROBLEM: f"the batch cannot be opened: {error}"}
 
 
-def _record_row(record: Record, decoder: Decoder) -> Row:
-    row: Row = {"type": f"{DETAIL}record", "offset": record.offset, "timestamp": record.timestamp}
+def _record_row(record: Record, decoder: RecordDecoder) -> DumpRow:
+    row: DumpRow = {"type": f"{DETAIL}record", "offset": record.offset, "timestamp": record.timestamp}
     try:
         row |= decoder(record)
     except ProtocolError as error:
@@ -132,7 +132,7 @@ def _record_row(record: Record, decoder: Decoder) -> Row:
     return row
 
 
-def _control_row(record: Record) -> Row:
+def _control_row(record: Record) -> DumpRow:
     kind = parse_control_type(record.key)
     content = parse_control_record(record)
     return {

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from moldau.cli.dump.file_kind import DumpedFile, FileKind, Row, by_name
+from moldau.cli.dump.file_kind import DumpedFile, DumpRow, FileKind, by_name
 from moldau.config.properties import parse_properties
 from moldau.storage.folders.checkpoint import parse_checkpoint
 from moldau.storage.folders.file_names import (
@@ -17,8 +17,8 @@ from moldau.storage.folders.file_names import (
 )
 
 
-def _checkpoint(*columns: str) -> Callable[[DumpedFile], Iterator[Row]]:
-    def dump(file: DumpedFile) -> Iterator[Row]:
+def _checkpoint(*columns: str) -> Callable[[DumpedFile], Iterator[DumpRow]]:
+    def dump(file: DumpedFile) -> Iterator[DumpRow]:
         for words in parse_checkpoint(bytes(file.content), str(file.path), len(columns)):
             yield {"type": "entry", **dict(zip(columns, map(_number, words), strict=True))}
 
@@ -29,11 +29,11 @@ def _number(word: str) -> int | str:
     return int(word) if word.removeprefix("-").isdigit() else word
 
 
-def _properties(file: DumpedFile) -> Iterable[Row]:
+def _properties(file: DumpedFile) -> Iterable[DumpRow]:
     return [{"type": "properties", **parse_properties(bytes(file.content).decode())}]
 
 
-def _json(file: DumpedFile) -> Iterable[Row]:
+def _json(file: DumpedFile) -> Iterable[DumpRow]:
     if not file.content:
         return []
     fields: Any = json.loads(bytes(file.content))

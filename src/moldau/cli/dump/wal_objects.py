@@ -5,7 +5,7 @@ object store, or they were downloaded from an object store.
 from collections.abc import Iterator
 
 from moldau.cli.dump.decoders import decoder_for
-from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, FileKind, Row
+from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, DumpRow, FileKind
 from moldau.cli.dump.segments import batch_row, record_rows
 from moldau.cli.dump.values import plain
 from moldau.diskless.object_keys import parse_object_key
@@ -14,7 +14,7 @@ from moldau.records.batch import check_batch
 from moldau.runtime.errors import KafkaError
 
 
-def dump_wal_object(file: DumpedFile) -> Iterator[Row]:
+def dump_wal_object(file: DumpedFile) -> Iterator[DumpRow]:
     """The footer and each batch. An object contains no offsets, so offsets are counted from 0."""
     found = parse_object(file.content, len(file.content))
     yield {

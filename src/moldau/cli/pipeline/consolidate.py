@@ -8,7 +8,7 @@ import typer
 from moldau.cli.errors import CommandError
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, key_values
 from moldau.cli.output import print_json, time_text, work_is_done
-from moldau.cli.pipeline.jobs import MasterOption, check_spark, repeat_job, run_job_once
+from moldau.cli.pipeline.jobs import MasterOption, StorageOption, check_spark, repeat_job, run_job_once
 from moldau.client.cluster import parse_bootstrap
 
 MIB = 1024**2
@@ -33,14 +33,6 @@ IntervalOption = Annotated[
 UnitOption = Annotated[
     int,
     typer.Option("--unit-mib", metavar="N", min=1, help="Size of the segments that a task builds in memory."),
-]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage",
-        metavar="KEY=VALUE",
-        help="Value of diskless.storage.* or rsm.config.* that the brokers do not report; may be repeated.",
-    ),
 ]
 
 

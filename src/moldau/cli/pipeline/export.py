@@ -35,7 +35,9 @@ class Values(enum.StrEnum):
     AVRO = "avro"
 
 
-TopicOption = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to export.")]
+ExportedTopicOption = Annotated[
+    str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to export.")
+]
 ToOption = Annotated[
     str,
     typer.Option(
@@ -90,13 +92,13 @@ ColumnsOption = Annotated[
         help="JSON: another type for a column, like 'qty STRING' or 'customer.age DOUBLE'; may be repeated.",
     ),
 ]
-UnitOption = Annotated[
+UnitRecordsOption = Annotated[
     int, typer.Option("--unit-records", metavar="N", min=1, help="Maximum number of offsets in a file.")
 ]
-OnceOption = Annotated[
+ExportOnceOption = Annotated[
     bool, typer.Option("--once", help="Export up to the current end of the topic, then exit (the default).")
 ]
-IntervalOption = Annotated[
+ExportIntervalOption = Annotated[
     float | None,
     typer.Option(
         "--interval",
@@ -105,7 +107,7 @@ IntervalOption = Annotated[
         help="Repeat the export at this interval, until a signal stops it.",
     ),
 ]
-FromOption = Annotated[
+TableStartOption = Annotated[
     str | None,
     typer.Option(
         "--from",
@@ -126,20 +128,20 @@ LossOption = Annotated[
 
 
 def export(
-    topic: TopicOption,
+    topic: ExportedTopicOption,
     to: ToOption,
-    once: OnceOption = False,
-    interval_s: IntervalOption = None,
+    once: ExportOnceOption = False,
+    interval_s: ExportIntervalOption = None,
     table_format: FormatOption = Format.PARQUET,
     values: ValuesOption = Values.RAW,
     schema: SchemaOption = None,
     avro_header: HeaderOption = False,
     writer_schemas: WritersOption = None,
-    start: FromOption = None,
+    start: TableStartOption = None,
     replay_dead_letters: ReplayOption = False,
     catalog_properties: CatalogOption = None,
     master: MasterOption = None,
-    unit_records: UnitOption = UNIT_RECORDS_MAX,
+    unit_records: UnitRecordsOption = UNIT_RECORDS_MAX,
     allow_data_loss: LossOption = False,
     storage: StorageOption = None,
     as_json: JsonOption = False,
@@ -184,7 +186,7 @@ def export(
 
 
 def replay(
-    topic: TopicOption,
+    topic: ExportedTopicOption,
     to: ToOption,
     table_format: FormatOption = Format.PARQUET,
     values: ValuesOption = Values.JSON,

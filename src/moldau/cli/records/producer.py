@@ -49,7 +49,7 @@ class Acknowledged:
 
 
 @dataclass(slots=True)
-class _Batch:
+class _OpenBatch:
     partition: int
     records: list[Record] = field(default_factory=list)
     size_bytes: int = 0
@@ -108,7 +108,7 @@ class TopicProducer:
     async def send(self, records: Sequence[NewRecord]) -> None:
         """Send records. Returns when all records are acknowledged. Raises ``KafkaError``,
         ``CommandError``."""
-        queues: dict[int, list[_Batch]] = {}
+        queues: dict[int, list[_OpenBatch]] = {}
         # Records without a key go to the same partition during a call, so that they form whole batches, as
         # with sticky producers.
         keyless = self._keyless = (self._keyless + 1) % len(self._topic.leaders)
@@ -117,7 +117,7 @@ class TopicProducer:
             partition = self._partition_of(record, keyless)
             queue = queues.setdefault(partition, [])
             if not queue or queue[-1].size_bytes + size_of(record) > self._settings.batch_bytes:
-                queue.append(_Batch(partition))
+                queue.append(_OpenBatch(partition))
             queue[-1].add(record, now_ms)
         results = await asyncio.gather(
             *(self._send_in_order(queue) for queue in queues.values()), return_exceptions=True
@@ -135,11 +135,11 @@ class TopicProducer:
             return keyless
         return partition_of_key(record.key, len(self._topic.leaders))
 
-    async def _send_in_order(self, batches: Sequence[_Batch]) -> None:
+    async def _send_in_order(self, batches: Sequence[_OpenBatch]) -> None:
         for batch in batches:
             await self._send_batch(batch)
 
-    async def _send_batch(self, batch: _Batch) -> None:
+    async def _send_batch(self, batch: _OpenBatch) -> None:
         sequence = self._sequences.get(batch.partition, 0) if self._settings.idempotent else -1
         encoded = build_batch(
             batch.records,
@@ -157,7 +157,7 @@ class TopicProducer:
             row.first_offset = base_offset if row.first_offset < 0 else row.first_offset
             row.last_offset = base_offset + count - 1
 
-    async def _until_acknowledged(self, batch: _Batch, encoded: bytes) -> int:
+    async def _until_acknowledged(self, batch: _OpenBatch, encoded: bytes) -> int:
         """Send a batch again until it is acknowledged or fails permanently. If it is unknown whether the
         batch was appended, only an idempotent producer sends the batch again.
         """

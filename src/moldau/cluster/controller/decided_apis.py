@@ -57,14 +57,14 @@ entries. The limit is low, because an entry of a few bytes in such a request may
 response.
 """
 
-Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
+Decide = Callable[[View, BrokerInputs, Any], ControllerResult]
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedApi:
     """An API whose requests the controller decides."""
 
-    decide: Decision
+    decide: Decide
     size: Callable[[Any, MetadataImage], int] | None = None
     """Returns the number of entries that a request reads or changes. A large request is decided on a worker
     thread. ``None`` means that the request is always small."""

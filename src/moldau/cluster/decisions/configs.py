@@ -48,14 +48,14 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-class _Resource(Protocol):
+class _NamedResource(Protocol):
     @property
     def resource_type(self) -> int: ...
     @property
     def resource_name(self) -> str: ...
 
 
-R = TypeVar("R", bound=_Resource)
+R = TypeVar("R", bound=_NamedResource)
 
 
 def incremental_alter_configs(

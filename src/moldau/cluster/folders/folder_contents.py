@@ -4,9 +4,9 @@ folder."""
 from typing import Final
 
 from moldau.cluster.folders.meta_properties import FILE_NAME, FormatError
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.runtime import Disk
 
-METADATA_FOLDER: Final = "__cluster_metadata-0"
 BOOTSTRAP_FILE_NAME: Final = "00000000000000000000-0000000000.checkpoint"
 CLAIMS_FOLDER: Final = "objects/.moldau/clusters"
 """A folder inside the log folder. In it, a development node's object store stores the id of its cluster."""
@@ -38,7 +38,7 @@ def data_in(disk: Disk, folder: str) -> list[str]:
 def _has_data(disk: Disk, path: str, name: str) -> bool:
     if "-" not in name:
         return False
-    formatted = (BOOTSTRAP_FILE_NAME,) if name == METADATA_FOLDER else ()
+    formatted = (BOOTSTRAP_FILE_NAME,) if name == CLUSTER_METADATA_FOLDER else ()
     return any(file.endswith(_LOG_FILES) and file not in formatted for file in disk.list(path))
 
 

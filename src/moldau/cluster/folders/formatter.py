@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, default_features
 from moldau.cluster.folders.folder_contents import (
     BOOTSTRAP_FILE_NAME,
-    METADATA_FOLDER,
     check_no_data,
     data_in,
 )
@@ -23,6 +22,7 @@ from moldau.cluster.folders.meta_properties import (
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.cluster.image.image_records import encode_record
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.records.builder import build_batch
@@ -216,7 +216,7 @@ def _check(request: FormatRequest) -> None:
 def _write_bootstrap(
     disk: Disk, request: FormatRequest, voters: tuple[VotersRecordEntry, ...], now_ms: int
 ) -> None:
-    path = f"{request.metadata_dir}/{METADATA_FOLDER}"
+    path = f"{request.metadata_dir}/{CLUSTER_METADATA_FOLDER}"
     disk.make_dirs(path)
     disk.sync_dir(request.metadata_dir)
     content = bootstrap_snapshot(request.bootstrap_records, request.metadata_version, now_ms, voters)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, SUPPORTED_FEATURES
-from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER, data_in
+from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, data_in
 from moldau.cluster.folders.formatter import bootstrap_snapshot
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.protocol.records.metadata import RECORDS, FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.records.batch import check_batch, iter_headers
@@ -50,7 +51,7 @@ def complete_kafka_format(disk: Disk, log_dirs: Sequence[str], metadata_dir: str
     missing at a later start, the start fails because the metadata log is lost, as on nodes that Moldau has
     formatted. Raises ``FormatError``.
     """
-    folder = f"{metadata_dir}/{METADATA_FOLDER}"
+    folder = f"{metadata_dir}/{CLUSTER_METADATA_FOLDER}"
     if disk.is_dir(folder) or any(data_in(disk, each) for each in log_dirs):
         return
     records = kafka_bootstrap_records(disk, metadata_dir)

@@ -47,7 +47,7 @@ class RackBroker(NamedTuple):
     """Whether the broker is not fenced and will not stop soon."""
 
 
-class _Unit(NamedTuple):
+class _CoordinatorGroup(NamedTuple):
     """A group of coordinators that have the same gateway in a rack."""
 
     name: str
@@ -143,7 +143,7 @@ def _in_rack(
     return {coordinator_id: tuple(sorted(found)) for coordinator_id, found in sorted(gateways.items())}
 
 
-def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
+def _units(hosts: Sequence[int], broker_count: int) -> list[_CoordinatorGroup]:
     """Divide the coordinators into groups for a rack. There is at most one group for each broker of the rack.
     But if the rack has fewer brokers than there are hosts, there is one group for each host."""
     groups: dict[int, list[int]] = defaultdict(list)
@@ -158,12 +158,12 @@ def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
         for host, coordinators in sorted(groups.items()):
             for part in range(parts[host]):
                 some = tuple(coordinators[part :: parts[host]])
-                units.append(_Unit(f"{some[0]}/{copy}", host, some, stays=part == copy == 0))
+                units.append(_CoordinatorGroup(f"{some[0]}/{copy}", host, some, stays=part == copy == 0))
     return units
 
 
 def _places(
-    units: Sequence[_Unit], broker_ids: Sequence[int], rack_of: Mapping[int, str | None]
+    units: Sequence[_CoordinatorGroup], broker_ids: Sequence[int], rack_of: Mapping[int, str | None]
 ) -> list[int]:
     """Return a broker of the rack for each group of coordinators. The broker may be fenced."""
     found = {unit.name: unit.host for unit in units if unit.stays and unit.host in broker_ids}

@@ -9,10 +9,10 @@ from moldau.config.definition import (
     ConfigType,
     Importance,
     Limit,
+    ParsedValue,
     Synonym,
     Update,
     Validator,
-    Value,
 )
 
 HIGH = Importance.HIGH
@@ -41,7 +41,7 @@ class Row(Protocol):
     def __call__(
         self,
         name: str,
-        default: Value,
+        default: ParsedValue,
         doc: str,
         importance: Importance = ...,
         *,
@@ -57,7 +57,7 @@ class Row(Protocol):
 def _row(
     type_: ConfigType,
     name: str,
-    default: Value,
+    default: ParsedValue,
     doc: str,
     importance: Importance = MEDIUM,
     *,

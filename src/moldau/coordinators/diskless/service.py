@@ -35,6 +35,7 @@ from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import LogPosition
@@ -66,7 +67,7 @@ class DisklessCoordinator:
         self._cluster_now_ms = cluster_now_ms or machine.clock.now_ms
         self._machine = machine
         self._opener = opener
-        self._waiting: WaitingRoom[calls.PartitionId] = WaitingRoom()
+        self._waiting: WaitingRoom[PartitionKey] = WaitingRoom()
         """FindBatches calls that wait for their partitions to change."""
         self._finder = Finder(self._waiting)
         self._lister = StoredOffsetLister()
@@ -259,7 +260,7 @@ class DisklessCoordinator:
     # -- reads ----------------------------------------------------------------------------------
 
     async def describe_producers(
-        self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
+        self, coordinator_id: int, wanted: Sequence[PartitionKey]
     ) -> list[calls.ProducersOfPartition]:
         """The producers of partitions. The result includes the effects of all earlier decisions."""
         await self._barrier(coordinator_id)

@@ -25,7 +25,7 @@ def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> Can
                 for place, value in sorted(store.of_group(group_id).items())
             ],
             "places": [
-                (group_id, sorted(store.places(group_id)), store.has_open_transactions(group_id))
+                (group_id, sorted(store.partitions(group_id)), store.has_open_transactions(group_id))
                 for group_id in sorted(store.group_ids())
             ],
         },

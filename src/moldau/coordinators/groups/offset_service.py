@@ -11,7 +11,6 @@ from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.offsets import requests as offset_requests
 from moldau.coordinators.groups.offsets import transactional_requests
 from moldau.coordinators.groups.offsets.requests import CommitPlan
-from moldau.coordinators.groups.offsets.store import Place
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.groups.shard_calls import GroupCaller, GroupCalls
@@ -33,6 +32,7 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -114,9 +114,9 @@ class OffsetService:
         """Return all offsets of a group. A group may have very many offsets."""
         pieces = await self._calls.runtime.read_in_turns(
             self._calls.partition_of(group_id),
-            lambda shard: shard.offsets.store.committed_places(group_id),
-            lambda shard, now_ms, places: shard.offsets.fetch_present(
-                group_id, places, self._directory.topic_id, require_stable=require_stable
+            lambda shard: shard.offsets.store.committed_partitions(group_id),
+            lambda shard, now_ms, partitions: shard.offsets.fetch_present(
+                group_id, partitions, self._directory.topic_id, require_stable=require_stable
             ),
         )
         by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
@@ -183,21 +183,21 @@ class OffsetService:
 
 def _gone(
     shard: GroupShard, waiting: deque[str], is_gone: Callable[[str, int], bool]
-) -> list[tuple[str, Place]]:
+) -> list[tuple[str, TopicPartition]]:
     """Find offsets of deleted topics in the first groups of ``waiting``, and remove these groups from
     ``waiting``."""
-    found: list[tuple[str, Place]] = []
+    found: list[tuple[str, TopicPartition]] = []
     examined = 0
     while waiting and examined < FORGOTTEN_A_TURN:
         group_id = waiting.popleft()
-        places = shard.offsets.store.places(group_id)
-        examined += 1 + len(places)
-        found += [(group_id, place) for place in places if is_gone(*place)]
+        partitions = shard.offsets.store.partitions(group_id)
+        examined += 1 + len(partitions)
+        found += [(group_id, each) for each in partitions if is_gone(*each)]
     return found
 
 
 def _forget(
-    offsets: Sequence[tuple[str, Place]],
+    offsets: Sequence[tuple[str, TopicPartition]],
     is_gone: Callable[[str, int], bool],
     shard: GroupShard,
     now_ms: int,

@@ -17,7 +17,7 @@ from moldau.runtime import ErrorCode, KafkaError
 T = TypeVar("T")
 
 GroupRuntime = CoordinatorRuntime[GroupShard, ConsumerOffsetsRecord]
-Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
+GroupOperation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class GroupCalls:
         )
         return self.runtime.kind.partition_of(group_id, count)
 
-    def write_named(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
+    def write_named(self, group_id: str, operation: GroupOperation) -> "asyncio.Future[Any]":
         """Like :meth:`write`, for a request that needs a group id. Raises INVALID_GROUP_ID when the id is
         empty."""
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "The group id is empty.")
         return self.write(group_id, operation)
 
-    def write(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
+    def write(self, group_id: str, operation: GroupOperation) -> "asyncio.Future[Any]":
         """Run an operation on one group. The result of the future is the response."""
         return self.runtime.write(self.partition_of(group_id), operation)
 

@@ -5,8 +5,9 @@ from typing import Final
 
 from moldau.coordinators.shard import UnreadableRecordError
 from moldau.coordinators.transactions.states import STATE_BY_NUMBER
-from moldau.coordinators.transactions.transaction import Transaction, TxnPartition
+from moldau.coordinators.transactions.transaction import Transaction
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.records.schema import UnknownRecordTypeError
 from moldau.protocol.records.transactions import (
     RECORDS,
@@ -107,7 +108,7 @@ def _transaction(message: TransactionLogValue) -> Transaction:
         timeout_ms=message.transaction_timeout_ms,
         state=state,
         partitions=frozenset(
-            TxnPartition(topic.topic, partition)
+            TopicPartition(topic.topic, partition)
             for topic in message.transaction_partitions or ()
             for partition in topic.partition_ids
         ),

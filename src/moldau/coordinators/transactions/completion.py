@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.shard import TransactionShard, Unfinished
-from moldau.coordinators.transactions.transaction import EndedTransaction, TxnPartition
+from moldau.coordinators.transactions.transaction import EndedTransaction
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
@@ -31,7 +32,9 @@ TransactionRuntime = CoordinatorRuntime[TransactionShard, TransactionRecord]
 class MarkerWriter(Protocol):
     """Writes markers to partitions on any broker."""
 
-    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+    async def write(
+        self, marker: TransactionMarker, partitions: Iterable[TopicPartition]
+    ) -> set[TopicPartition]:
         """Write a marker. Returns the partitions for which it must be sent again.
 
         If the topic of a partition was deleted, no marker is needed. The only error that is raised is

@@ -43,7 +43,7 @@ def matcher(pattern: str | None) -> Callable[[str], bool]:
     return automaton.matcher(_PatternParser(pattern, automaton).parse())
 
 
-class _Part(NamedTuple):
+class _AutomatonPart(NamedTuple):
     """A part of an automaton. ``first`` and ``last`` are bit sets: the positions at which a match of the part
     may begin and end."""
 
@@ -52,8 +52,8 @@ class _Part(NamedTuple):
     last: int
 
 
-_EMPTY: Final = _Part(True, 0, 0)
-_Node = Callable[[], _Part]
+_EMPTY: Final = _AutomatonPart(True, 0, 0)
+_PatternNode = Callable[[], _AutomatonPart]
 """A part of a pattern. Each call adds the part to the automaton again, because a part may be repeated."""
 
 
@@ -63,7 +63,7 @@ class _Automaton:
         self._following: list[int] = []
         self._steps = 0
 
-    def position(self, characters: _Characters) -> _Part:
+    def position(self, characters: _Characters) -> _AutomatonPart:
         """Add a position that matches one character."""
         self._step()
         bit = 1 << len(self._characters)
@@ -71,23 +71,25 @@ class _Automaton:
         self._following.append(0)
         if len(self._characters) > POSITIONS_MAX:
             _refuse("it is too large")
-        return _Part(False, bit, bit)
+        return _AutomatonPart(False, bit, bit)
 
-    def joined(self, before: _Part, behind: _Part) -> _Part:
+    def joined(self, before: _AutomatonPart, behind: _AutomatonPart) -> _AutomatonPart:
         """A part that matches ``before``, and ``behind`` directly after it."""
         self._step()
         self._link(before.last, behind.first)
-        return _Part(
+        return _AutomatonPart(
             before.is_optional and behind.is_optional,
             before.first | (behind.first if before.is_optional else 0),
             behind.last | (before.last if behind.is_optional else 0),
         )
 
-    def either(self, one: _Part, other: _Part) -> _Part:
+    def either(self, one: _AutomatonPart, other: _AutomatonPart) -> _AutomatonPart:
         self._step()
-        return _Part(one.is_optional or other.is_optional, one.first | other.first, one.last | other.last)
+        return _AutomatonPart(
+            one.is_optional or other.is_optional, one.first | other.first, one.last | other.last
+        )
 
-    def many(self, part: _Part) -> _Part:
+    def many(self, part: _AutomatonPart) -> _AutomatonPart:
         """A part that occurs any number of times, or not at all."""
         self._step()
         self._link(part.last, part.first)
@@ -102,7 +104,7 @@ class _Automaton:
         if self._steps > STEPS_MAX:
             _refuse("it is too large")
 
-    def matcher(self, whole: _Part) -> Callable[[str], bool]:
+    def matcher(self, whole: _AutomatonPart) -> Callable[[str], bool]:
         characters, following = self._characters, self._following
         accepting: dict[str, int] = {}
         transitions: dict[tuple[int, str], int] = {}
@@ -151,7 +153,7 @@ class _PatternParser:
         self._at = 0
         self._depth = 0
 
-    def parse(self) -> _Part:
+    def parse(self) -> _AutomatonPart:
         node = self._alternatives()
         if self._at < len(self._pattern):
             self._refuse_here()
@@ -167,7 +169,7 @@ class _PatternParser:
         self._at += 1
         return char
 
-    def _take(self, text: str) -> bool:
+    def _accept(self, text: str) -> bool:
         if not self._pattern.startswith(text, self._at):
             return False
         self._at += len(text)
@@ -176,15 +178,15 @@ class _PatternParser:
     def _refuse_here(self) -> NoReturn:
         _refuse(f"{self._pattern[self._at : self._at + 10]!r} at {self._at} is not supported")
 
-    def _alternatives(self) -> _Node:
+    def _alternatives(self) -> _PatternNode:
         nodes = [self._sequence()]
-        while self._take("|"):
+        while self._accept("|"):
             nodes.append(self._sequence())
         return self._folded(nodes, self._automaton.either)
 
-    def _sequence(self) -> _Node:
-        nodes: list[_Node] = [lambda: _EMPTY]
-        while self._depth == 0 and self._take("^"):
+    def _sequence(self) -> _PatternNode:
+        nodes: list[_PatternNode] = [lambda: _EMPTY]
+        while self._depth == 0 and self._accept("^"):
             pass
         while (char := self._peek()) not in ("", "|", ")"):
             if char == "$" and self._depth == 0 and self._pattern[self._at + 1 : self._at + 2] in ("", "|"):
@@ -193,8 +195,10 @@ class _PatternParser:
             nodes.append(self._repeated())
         return self._folded(nodes, self._automaton.joined)
 
-    def _folded(self, nodes: list[_Node], join: Callable[[_Part, _Part], _Part]) -> _Node:
-        def node() -> _Part:
+    def _folded(
+        self, nodes: list[_PatternNode], join: Callable[[_AutomatonPart, _AutomatonPart], _AutomatonPart]
+    ) -> _PatternNode:
+        def node() -> _AutomatonPart:
             whole = nodes[0]()
             for each in nodes[1:]:
                 whole = join(whole, each())
@@ -202,17 +206,17 @@ class _PatternParser:
 
         return node
 
-    def _repeated(self) -> _Node:
+    def _repeated(self) -> _PatternNode:
         node, automaton = self._atom(), self._automaton
         counts = self._counts()
         if counts is None:
             return node
-        self._take("?")  # greedy and lazy repetitions match the same whole ids
+        self._accept("?")  # greedy and lazy repetitions match the same whole ids
         if self._peek() in ("*", "+", "?") or self._counts() is not None:
             self._refuse_here()
         low, high = counts
 
-        def repeated() -> _Part:
+        def repeated() -> _AutomatonPart:
             whole = _EMPTY
             for _ in range(low if high is not None else max(0, low - 1)):
                 whole = automaton.joined(whole, node())
@@ -232,7 +236,7 @@ class _PatternParser:
     def _counts(self) -> tuple[int, int | None] | None:
         """Read the lowest and the highest number of repetitions. ``None`` if there is no repetition here."""
         for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self._take(sign):
+            if self._accept(sign):
                 return counts
         if self._peek() != "{":
             return None
@@ -249,7 +253,7 @@ class _PatternParser:
             _refuse("a repetition is too large")
         return least, most
 
-    def _atom(self) -> _Node:
+    def _atom(self) -> _PatternNode:
         start = self._at
         if self._counts() is not None or self._peek() in ("^", "$"):
             self._at = start
@@ -267,14 +271,14 @@ class _PatternParser:
             characters = frozenset(char).__contains__
         return lambda: self._automaton.position(characters)
 
-    def _group(self) -> _Node:
-        if self._peek() == "?" and not self._take("?:"):
+    def _group(self) -> _PatternNode:
+        if self._peek() == "?" and not self._accept("?:"):
             self._refuse_here()
         self._depth += 1
         if self._depth > DEPTH_MAX:
             _refuse("it has too many groups inside of each other")
         node = self._alternatives()
-        if not self._take(")"):
+        if not self._accept(")"):
             _refuse("a group has no end")
         self._depth -= 1
         return node
@@ -297,7 +301,7 @@ class _PatternParser:
 
     def _class(self) -> _Characters:
         """Read a class. Its bracket has been read."""
-        negated = self._take("^")
+        negated = self._accept("^")
         parts: list[_Characters] = []
         # A bracket at the beginning of a class is a character.
         while (char := self._next()) != "]" or not parts:

@@ -25,12 +25,13 @@ from moldau.coordinators.transactions.shard import (
     TransactionFilter,
     TransactionShard,
 )
-from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 T = TypeVar("T")
-Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
+TransactionOperation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class TransactionService:
         self,
         transactional_id: str,
         producer: ProducerIdentity,
-        partitions: Sequence[TxnPartition],
+        partitions: Sequence[TopicPartition],
         client_version: int,
     ) -> None:
         """Add partitions to a transaction. The first partitions begin the transaction."""
@@ -129,8 +130,8 @@ class TransactionService:
         )
 
     async def verify(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TxnPartition]
-    ) -> dict[TxnPartition, ErrorCode]:
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Check whether partitions belong to a transaction (KIP-890)."""
         return await self._read(
             transactional_id, lambda shard, now_ms: shard.verify(transactional_id, producer, partitions)
@@ -170,7 +171,7 @@ class TransactionService:
         return await self.runtime.read(self.partition_of(transactional_id), operation)
 
     async def _with_new_id(
-        self, partition: int, operation: Callable[[int | None], Operation]
+        self, partition: int, operation: Callable[[int | None], TransactionOperation]
     ) -> ProducerAnswer:
         """Run an operation. If the operation needs a new producer id, allocate an id and run the operation
         again with this id."""

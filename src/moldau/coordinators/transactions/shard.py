@@ -30,8 +30,8 @@ from moldau.coordinators.transactions.transaction import (
     VERSION_WITH_BUMPS,
     ProducerIdentity,
     Transaction,
-    TxnPartition,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 
 BATCH_OVERHEAD_BYTES: Final = 256
@@ -238,7 +238,7 @@ class TransactionShard:
         token: Token,
         transactional_id: str,
         producer: ProducerIdentity,
-        partitions: Sequence[TxnPartition],
+        partitions: Sequence[TopicPartition],
         client_version: int,
         now_ms: int,
     ) -> Effects[TransactionRecord]:
@@ -259,8 +259,8 @@ class TransactionShard:
         return Effects([self._record(transactional_id, value)], (Reply(token, None),), timers)
 
     def verify(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TxnPartition]
-    ) -> dict[TxnPartition, ErrorCode]:
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Check whether partitions belong to the transaction (KIP-890). Raises the errors of
         :meth:`add_partitions`.
         """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from moldau.coordinators.transactions.states import MOVES, TransactionPhase
+from moldau.protocol.partitions import TopicPartition
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -14,13 +15,6 @@ EPOCH_MAX: Final = 2**15 - 1
 NO_TIME: Final = -1
 VERSION_WITH_BUMPS: Final = 2
 """From this transaction version on, every end of a transaction increases the producer's epoch (KIP-890)."""
-
-
-class TxnPartition(NamedTuple):
-    """A partition that takes part in a transaction."""
-
-    topic: str
-    partition: int
 
 
 class ProducerIdentity(NamedTuple):
@@ -62,7 +56,7 @@ class Transaction:
     the current id are used."""
     timeout_ms: int
     state: TransactionPhase = TransactionPhase.EMPTY
-    partitions: frozenset[TxnPartition] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIME
     updated_ms: int = NO_TIME
     client_version: int = 0
@@ -117,7 +111,7 @@ class Transaction:
         )
 
     def with_partitions(
-        self, partitions: Iterable[TxnPartition], now_ms: int, client_version: int
+        self, partitions: Iterable[TopicPartition], now_ms: int, client_version: int
     ) -> "Transaction":
         """The state after partitions join the transaction. If they are the first partitions, they begin the
         transaction."""

@@ -29,14 +29,14 @@ from moldau.diskless.cache.follow_lane import FollowLane, LaneSettings
 from moldau.diskless.cache.partition_cache import UNKNOWN, PartitionCache, Scratch
 from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
 from moldau.diskless.reading.read_meters import ReadMeters
-from moldau.diskless.reading.read_round import Batches
+from moldau.diskless.reading.read_round import ReadBatches
 from moldau.diskless.writing.own_commits import OwnRun
 from moldau.metrics import Meters
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import (
     LATEST_TIMESTAMP,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.worker_appends import AsideWrite
@@ -268,7 +268,7 @@ class Cacher:
         self._learn(cache, listed, listed.offset)
         return False
 
-    def append(self, cache: PartitionCache, batches: Batches) -> bool:
+    def append(self, cache: PartitionCache, batches: ReadBatches) -> bool:
         size_bytes = sum(len(view) for _, view in batches)
         return self._append_cached(cache, size_bytes, lambda: cache.append(batches, self._scratch))
 

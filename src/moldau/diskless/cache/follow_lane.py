@@ -18,14 +18,14 @@ from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
     FindBatchesCall,
     FoundPartition,
-    PartitionId,
     PartitionToFind,
 )
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.read_meters import ReadMeters
-from moldau.diskless.reading.read_round import Batches, ReadRound
+from moldau.diskless.reading.read_round import ReadBatches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class LaneOwner(Protocol):
         then sends a new request."""
         ...
 
-    def append(self, cache: PartitionCache, batches: Batches) -> bool:
+    def append(self, cache: PartitionCache, batches: ReadBatches) -> bool:
         """Append batches and wake readers. Returns False when the batches cannot be appended."""
         ...
 
@@ -155,7 +155,7 @@ class FollowLane:
         self._settings = settings
         self._meters = meters
         self._unexpected = unexpected
-        self._members: dict[PartitionId, LanePartition] = {}
+        self._members: dict[PartitionKey, LanePartition] = {}
         self._additions: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._slow: set[asyncio.Task[None]] = set()
@@ -222,13 +222,13 @@ class FollowLane:
         would return promised batches again.
         """
         if self._nudge is None:
-            self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
+            self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._renew_request)
 
     def _look_at_additions(self) -> None:
         self._additions = None
         self._changed.set()
 
-    def _look(self) -> None:
+    def _renew_request(self) -> None:
         self._nudge = None
         if self._finding is None or not self._is_awaited():
             self._changed.set()
@@ -322,7 +322,8 @@ class FollowLane:
         if count > MEMBERS_A_CALL:
             return wait_ms // ceil(count / MEMBERS_A_CALL)
         if asked_count < count:
-            # A member that the request leaves out may have to wait for the next request; see :meth:`_look`.
+            # A member that the request leaves out may have to wait for the next request; see
+            # :meth:`_renew_request`.
             return wait_ms
         return wait_ms * min(LONGEST_WAIT, max(1, count // MEMBERS_A_WAIT))
 
@@ -333,7 +334,7 @@ class FollowLane:
         for number, partition in enumerate(found, 1):
             if not number % ROWS_A_TURN:
                 await asyncio.sleep(0)
-            member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
+            member = self._members.get(PartitionKey(partition.topic_id, partition.partition_index))
             if member is None or member.is_busy or member.cache.is_closed or member.cache.is_promised:
                 continue
             if not self._is_answer(member, partition):
@@ -379,7 +380,7 @@ class FollowLane:
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
-        def deliver(number: int, batches: Batches) -> None:
+        def deliver(number: int, batches: ReadBatches) -> None:
             member, is_taken = members[number], False
             # An error in one partition's batches must not delay other batches of the same read.
             with self._unexpected.contained("caching batches"):

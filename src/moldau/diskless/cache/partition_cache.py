@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
-from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, PartitionId
+from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate
 from moldau.diskless.reading.batch_conversion import finish_batch
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import check_batch, set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition_interface import AbortedTransaction, PartitionKey
+from moldau.replication.partition_interface import AbortedTransaction
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log.worker_appends import AsideWrite
@@ -99,8 +100,8 @@ class PartitionCache:
         self._on_kept: list[asyncio.Future[None]] = []
 
     @property
-    def partition_id(self) -> PartitionId:
-        return PartitionId(self.key.topic_id, self.key.partition)
+    def partition_id(self) -> PartitionKey:
+        return PartitionKey(self.key.topic_id, self.key.partition)
 
     @property
     def is_known(self) -> bool:

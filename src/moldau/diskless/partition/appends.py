@@ -9,11 +9,12 @@ from typing import Final, NamedTuple, Protocol
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, TimestampType, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
 from moldau.replication.appending.slow_batches import OpeningQueue
-from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.steps import Steps, exhaust
@@ -71,7 +72,7 @@ class _PendingAppend:
             self._appends.deadlines.remove(self._due, self)
 
 
-class Place(Protocol):
+class AppendTarget(Protocol):
     """The partition on this broker, as appends need it."""
 
     @property
@@ -96,7 +97,7 @@ class PartitionAppends:
     def __init__(
         self,
         key: PartitionKey,
-        place: Place,
+        place: AppendTarget,
         services: PartitionServices,
         config: LogConfig,
         traffic: TopicTraffic,

@@ -16,9 +16,9 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.partition.transactions import DisklessTransactions
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import (
     FoundOffset,
-    PartitionKey,
     PartitionStatus,
     ReadAnswer,
     ReadRequest,

@@ -16,12 +16,12 @@ from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.partition.transactions import DisklessTransactions
 from moldau.diskless.reading.cold_reads import ColdOutcome
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition_interface import (
     AbortedTransaction,
     ActiveProducer,
     FoundOffset,
-    PartitionKey,
     PartitionStatus,
     ReadAnswer,
     ReadOutcome,

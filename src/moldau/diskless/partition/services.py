@@ -11,15 +11,15 @@ from moldau.coordinators.diskless.calls import (
     IssuedGuard,
     MarkerToWrite,
     OffsetToDelete,
-    PartitionId,
     ProducersOfPartition,
 )
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.list_offsets import WalOffsetLookup
 from moldau.diskless.reading.read_meters import FetchMeters
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import BatchHeader
-from moldau.replication.partition_interface import AppendAnswer, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer
 from moldau.replication.waiters import Deadlines
 from moldau.runtime import Clock, UnexpectedErrors
 from moldau.runtime.fair_lane import FairLane
@@ -60,7 +60,7 @@ class TransactionParts(Protocol):
 
     async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]: ...
 
-    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition: ...
+    async def describe_producers(self, wanted: PartitionKey) -> ProducersOfPartition: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite, PartitionId
+from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite
 from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.services import TransactionParts
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,
-    PartitionKey,
     ProducerTurn,
     TransactionalBatch,
     TransactionMarker,
@@ -120,7 +120,7 @@ class DisklessTransactions:
         coordinator, because such a broker does not support this request.
         """
         try:
-            found = await self._coordinator.describe_producers(PartitionId(*self._key))
+            found = await self._coordinator.describe_producers(self._key)
         except KafkaError as error:
             if error.code is ErrorCode.unsupported_version:
                 return None

@@ -24,9 +24,9 @@ from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.reading.batch_conversion import finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.read_meters import ColdReadMeters
-from moldau.diskless.reading.read_round import Batches, ReadRound
+from moldau.diskless.reading.read_round import ReadBatches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _ATTEMPTS: Final = 3
@@ -74,18 +74,18 @@ class ColdOutcome:
 
 
 @dataclass(slots=True)
-class _Ask:
+class _WaitingRead:
     cache: PartitionCache
     offset: int
     max_bytes: int
     answer: "asyncio.Future[ColdOutcome]"
-    batches: Batches = field(default_factory=list)
+    batches: ReadBatches = field(default_factory=list)
     failure: StorageError | None = None
     last_stable_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class _NextBatches:
     """Cached coordinates (objects and positions) of the batches that follow the batches of the last read.
 
     Reads of these batches do not extend the lifetime, which ends at ``dies_at_s`` on the event loop's clock.
@@ -112,8 +112,8 @@ class ColdReads:
         self._meters = meters
         self._settings = settings
         self._unexpected = unexpected
-        self._asked: list[_Ask] = []
-        self._remembered: dict[PartitionKey, _Remembered] = {}
+        self._asked: list[_WaitingRead] = []
+        self._remembered: dict[PartitionKey, _NextBatches] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def in_hand(self) -> Mapping[str, int]:
@@ -132,7 +132,7 @@ class ColdReads:
         KAFKA_STORAGE_ERROR when the object store or the coordinator does not respond.
         """
         loop = asyncio.get_running_loop()
-        ask = _Ask(cache, offset, max_bytes, loop.create_future())
+        ask = _WaitingRead(cache, offset, max_bytes, loop.create_future())
         if not self._asked:
             loop.call_soon(self._begin)
         self._asked.append(ask)
@@ -154,7 +154,7 @@ class ColdReads:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, asked: list[_Ask]) -> None:
+    async def _answer(self, asked: list[_WaitingRead]) -> None:
         try:
             async with asyncio.timeout(self._settings.timeout_ms / 1000):
                 await self._try(asked)
@@ -168,11 +168,11 @@ class ColdReads:
             self._fail_rest(asked, "the read failed")
 
     @staticmethod
-    def _fail_rest(asked: list[_Ask], reason: str) -> None:
+    def _fail_rest(asked: list[_WaitingRead], reason: str) -> None:
         for ask in asked:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
-    async def _try(self, asked: list[_Ask]) -> None:
+    async def _try(self, asked: list[_WaitingRead]) -> None:
         gets = 0
         try:
             gets = await self._try_again(asked)
@@ -182,7 +182,7 @@ class ColdReads:
             reason = str(ask.failure or "the coordinator's answers do not fit")
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
-    async def _try_again(self, asked: list[_Ask]) -> int:
+    async def _try_again(self, asked: list[_WaitingRead]) -> int:
         """Repeat until all reads are complete, or until the maximum number of attempts is reached. Returns
         the number of requests.
         """
@@ -196,10 +196,12 @@ class ColdReads:
                 break
         return gets
 
-    async def _resolve(self, asked: list[_Ask]) -> list[tuple[_Ask, Sequence[BatchCoordinate]]]:
+    async def _resolve(
+        self, asked: list[_WaitingRead]
+    ) -> list[tuple[_WaitingRead, Sequence[BatchCoordinate]]]:
         """Find the batches of each read. Reads that need no bytes are then complete."""
-        lots: list[tuple[_Ask, Sequence[BatchCoordinate]]] = []
-        unknown: list[_Ask] = []
+        lots: list[tuple[_WaitingRead, Sequence[BatchCoordinate]]] = []
+        unknown: list[_WaitingRead] = []
         for ask in asked:
             known = self._recall(ask)
             if known is not None:
@@ -225,7 +227,7 @@ class ColdReads:
                     lots.append((ask, self._needed_part(ask, partition.batches, stable, dies_at_s)))
         return lots
 
-    def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
+    def _has_batches(self, ask: _WaitingRead, found: FoundPartition) -> bool:
         """Process the offsets in the response. A read without batches is then complete."""
         if found.high_watermark >= 0:
             ask.cache.learn(
@@ -253,14 +255,18 @@ class ColdReads:
         _give(ask, ColdOutcome(failure=failure, moved_to_tier=found.moved_to_tier))
         return False
 
-    def _recall(self, ask: _Ask) -> _Remembered | None:
+    def _recall(self, ask: _WaitingRead) -> _NextBatches | None:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
             return None
         return remembered if asyncio.get_running_loop().time() < remembered.dies_at_s else None
 
     def _needed_part(
-        self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int, dies_at_s: float
+        self,
+        ask: _WaitingRead,
+        coordinates: Sequence[BatchCoordinate],
+        last_stable_offset: int,
+        dies_at_s: float,
     ) -> Sequence[BatchCoordinate]:
         """The coordinates that the read needs. Remaining coordinates before the last stable offset are kept
         for the next read.
@@ -278,11 +284,11 @@ class ColdReads:
             count += 1
         rest = [each for each in coordinates[count:] if each.last_offset < last_stable_offset]
         if rest and len(self._remembered) < _REMEMBERED_MAX:
-            self._remembered[ask.cache.key] = _Remembered(rest[0].base_offset, rest, dies_at_s)
+            self._remembered[ask.cache.key] = _NextBatches(rest[0].base_offset, rest, dies_at_s)
         return coordinates[:count]
 
-    async def _read(self, lots: list[tuple[_Ask, Sequence[BatchCoordinate]]]) -> int:
-        def deliver(number: int, batches: Batches) -> None:
+    async def _read(self, lots: list[tuple[_WaitingRead, Sequence[BatchCoordinate]]]) -> int:
+        def deliver(number: int, batches: ReadBatches) -> None:
             ask, wanted = lots[number]
             ask.batches += batches
             if len(ask.batches) == len(wanted):
@@ -318,7 +324,7 @@ def _stable_of(found: FoundPartition) -> int:
     return found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
 
 
-def _give(ask: _Ask, outcome: ColdOutcome) -> None:
+def _give(ask: _WaitingRead, outcome: ColdOutcome) -> None:
     if not ask.answer.done():
         ask.answer.set_result(outcome)
 

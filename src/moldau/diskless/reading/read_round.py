@@ -14,7 +14,7 @@ from moldau.diskless.reading.batch_conversion import marker_batch
 from moldau.diskless.reading.object_reads import DEFAULT_GAP_BYTES, ObjectReads, PlannedRead, plan_reads
 from moldau.objects.storage import StorageError
 
-Batches: TypeAlias = list[tuple[BatchCoordinate, memoryview]]
+ReadBatches: TypeAlias = list[tuple[BatchCoordinate, memoryview]]
 
 
 class _Lot:
@@ -40,7 +40,7 @@ class ReadRound:
         self,
         reads: ObjectReads,
         lots: Sequence[Sequence[BatchCoordinate]],
-        deliver: Callable[[int, Batches], None],
+        deliver: Callable[[int, ReadBatches], None],
         fail: Callable[[int, StorageError], None],
         *,
         max_gap_bytes: int = DEFAULT_GAP_BYTES,
@@ -125,7 +125,7 @@ class ReadRound:
 
     def _advance(self, number: int) -> None:
         lot = self._lots[number]
-        ready: Batches = []
+        ready: ReadBatches = []
         while (view := lot.arrived.pop(lot.given, None)) is not None:
             ready.append((lot.coordinates[lot.given], view))
             lot.given += 1

@@ -33,7 +33,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.batch_coordinator import BatchCoordinator, commit_epoch
 from moldau.diskless.writing.open_commits import OpenCommits
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
-from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
+from moldau.diskless.writing.wal_file import FileShare, ProducedBatch, WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.objects import RetryPolicy
 from moldau.replication.partition_interface import AppendOutcome
@@ -56,7 +56,7 @@ class Committing:
     entropy: Entropy
     meters: WriterMeters
     unexpected: UnexpectedErrors
-    hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
+    hold: Callable[[WalFile, ProducedBatch], bool] = lambda file, batch: False
     """If the previous batch of a producer is missing, adds the batch to a later object, so that its commit is
     repeated. Returns False when the batch has already waited for the maximum time.
     """
@@ -217,7 +217,7 @@ class FileCommitQueue:
         if rejected:
             self._meters.rejected(rejected)
 
-    def _note_dropped(self, batches: Sequence[Batch]) -> None:
+    def _note_dropped(self, batches: Sequence[ProducedBatch]) -> None:
         for batch in batches:
             self._gaps.dropped(batch.key, batch.header)
 

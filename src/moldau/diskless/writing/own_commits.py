@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
 from moldau.diskless.reading.recent_objects import RecentObjects
-from moldau.diskless.writing.wal_file import Batch, FileShare
+from moldau.diskless.writing.wal_file import FileShare, ProducedBatch
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.batch import TRANSACTIONAL_BIT
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.storage.log.worker_appends import AsideWrite
 
@@ -208,7 +208,7 @@ def _write_all(writes: list[AsideWrite]) -> None:
 
 
 def _runs(
-    object_key: str, pairs: Iterator[tuple[Batch, CommittedBatch]]
+    object_key: str, pairs: Iterator[tuple[ProducedBatch, CommittedBatch]]
 ) -> Iterator[Sequence[BatchCoordinate]]:
     """A partition's batches that have offsets now, in groups of adjacent batches (runs)."""
     run: list[BatchCoordinate] = []

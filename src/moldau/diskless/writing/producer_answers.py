@@ -6,7 +6,7 @@ from moldau.diskless.writing.buffers.open_buffer import HeldBytes
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, WriterTasks
 from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters
-from moldau.diskless.writing.wal_file import Batch, FileShare, FilesInFlight, WalFile
+from moldau.diskless.writing.wal_file import FileShare, FilesInFlight, ProducedBatch, WalFile
 from moldau.diskless.writing.writer_memory import OwnObjects
 from moldau.replication.partition_interface import AppendOutcome
 from moldau.runtime import ErrorCode, UnexpectedErrors
@@ -83,7 +83,11 @@ class FileFinisher:
         file.shares = []
 
     def answer_lost(
-        self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
+        self,
+        batches: Sequence[ProducedBatch],
+        waiters: ObjectWaiters,
+        payload_bytes: int,
+        outcome: AppendOutcome,
     ) -> None:
         """Send the outcome to the producers of batches whose file was given up, and return the bytes to the
         budget."""

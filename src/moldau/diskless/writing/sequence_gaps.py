@@ -9,14 +9,14 @@ itself, because the producer may have sent the dropped batch again to another br
 
 from typing import Final, NamedTuple
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
-from moldau.replication.partition_interface import PartitionKey
 
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31
 
 
-class _Producer(NamedTuple):
+class _ProducerEpoch(NamedTuple):
     key: PartitionKey
     producer_id: int
     epoch: int
@@ -27,14 +27,16 @@ class SequenceGaps:
     gaps, the oldest are removed."""
 
     def __init__(self) -> None:
-        self._next: dict[_Producer, int] = {}
+        self._next: dict[_ProducerEpoch, int] = {}
 
     def dropped(self, key: PartitionKey, header: BatchHeader) -> None:
         """Record that this batch was not committed. Its producer got an error and will send the batch
         again."""
         if header.producer_id < 0:
             return
-        self._next.setdefault(_Producer(key, header.producer_id, header.producer_epoch), header.base_sequence)
+        self._next.setdefault(
+            _ProducerEpoch(key, header.producer_id, header.producer_epoch), header.base_sequence
+        )
         if len(self._next) > _GAPS_MAX:
             del self._next[next(iter(self._next))]
 
@@ -43,7 +45,7 @@ class SequenceGaps:
         again."""
         if not self._next or header.producer_id < 0:
             return False
-        producer = _Producer(key, header.producer_id, header.producer_epoch)
+        producer = _ProducerEpoch(key, header.producer_id, header.producer_epoch)
         expected = self._next.get(producer)
         if expected is None:
             return False
@@ -55,4 +57,4 @@ class SequenceGaps:
     def committed(self, key: PartitionKey, header: BatchHeader) -> None:
         """Record that this batch has an offset, and remove the producer's gap. The dropped batches before it
         must have been sent again, to this broker or to another broker."""
-        self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)
+        self._next.pop(_ProducerEpoch(key, header.producer_id, header.producer_epoch), None)

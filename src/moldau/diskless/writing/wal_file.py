@@ -17,12 +17,12 @@ from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.records.batch import TRANSACTIONAL_BIT
 from moldau.runtime import Entropy
 
-__all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
+__all__ = ["FileShare", "FilesInFlight", "ProducedBatch", "WalFile"]
 
 FORGETTING: Final = 0.98
 """The recent maximum of the batches in flight is multiplied by this factor with each finished file."""
 
-Batch: TypeAlias = BufferedBatch[WaitingProducer]
+ProducedBatch: TypeAlias = BufferedBatch[WaitingProducer]
 
 
 class FileShare:
@@ -43,8 +43,8 @@ class FileShare:
     def __init__(self, file: "WalFile", coordinator_id: int) -> None:
         self.file = file
         self.coordinator_id = coordinator_id
-        self.batches: list[Batch] = []
-        self.dropped: list[Batch] = []
+        self.batches: list[ProducedBatch] = []
+        self.dropped: list[ProducedBatch] = []
         """Batches that must never be committed, because their producers got a time-out."""
         self.follow_dropped: Collection[int] = ()
         """Positions in ``batches`` of the batches that follow a dropped batch of their producer."""
@@ -146,7 +146,7 @@ class WalFile:
         self.owner_ids = tuple(entropy.shuffled(owners) if len(owners) > 1 else owners)
 
 
-def _to_commit(batch: Batch) -> BatchToCommit:
+def _to_commit(batch: ProducedBatch) -> BatchToCommit:
     header = batch.header
     topic_id, partition_index = batch.key
     last_offset_delta, base_sequence = header[6], header[11]

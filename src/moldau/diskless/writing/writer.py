@@ -32,14 +32,15 @@ from moldau.diskless.writing.reported_backlogs import ReportedBacklogs
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader, UploadSlots, WriterTasks
 from moldau.diskless.writing.waiters import WaitingProducer
-from moldau.diskless.writing.wal_file import Batch, FilesInFlight, WalFile
+from moldau.diskless.writing.wal_file import FilesInFlight, ProducedBatch, WalFile
 from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import ObjectStorage
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
-from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome
 from moldau.runtime import ErrorCode, Machine
 
 __all__ = ["DisklessWriter", "WriterSettings"]
@@ -165,7 +166,7 @@ class DisklessWriter:
         self._filling.put(key, records, header, timestamp_type, waiter)
         return answer
 
-    def _hold(self, file: WalFile, batch: Batch) -> bool:
+    def _hold(self, file: WalFile, batch: ProducedBatch) -> bool:
         """If a batch arrived before its predecessor, add the batch to a later object, so that its commit is
         repeated. Repeat this for about a second. Returns False if the batch is not added again.
 

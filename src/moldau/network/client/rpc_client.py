@@ -34,7 +34,7 @@ class ClientLimits:
     max_response_bytes: int = MAX_RESPONSE_BYTES
 
 
-class _Peer:
+class _RpcPeer:
     """One node, with the connection to it and the backoff after failures."""
 
     def __init__(self, host: str, port: int, client: "RpcClient") -> None:
@@ -150,7 +150,7 @@ class RpcClient:
         self.client_id = client_id
         self.software_version = software_version
         self.limits = limits if limits is not None else ClientLimits()
-        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._peers: dict[tuple[str, int], _RpcPeer] = {}
         self._closed = False
 
     async def request(
@@ -201,10 +201,10 @@ class RpcClient:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 
-    def _peer(self, host: str, port: int) -> _Peer:
+    def _peer(self, host: str, port: int) -> _RpcPeer:
         peer = self._peers.get((host, port))
         if peer is None:
-            peer = self._peers[host, port] = _Peer(host, port, self)
+            peer = self._peers[host, port] = _RpcPeer(host, port, self)
         return peer
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.records.batch import Buffer, check_batch
+from moldau.records.batch import check_batch
 from moldau.records.errors import CorruptRecordError
+from moldau.runtime.buffers import Buffer
 
 DAMAGES_MAX: Final = 1000
 """Maximum number of damages in the result of a unit. Further damages are only counted."""

@@ -42,7 +42,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.export.layout import layout_of, stored_columns
 from moldau.pipeline.export.progress import Covered, ExportedSpan, parse_offsets, render_offsets
 from moldau.pipeline.export.replaying import ReplayAttempts
-from moldau.pipeline.export.rounds import Request, RoundOutcome
+from moldau.pipeline.export.rounds import ExportRequest, RoundOutcome
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.export.units import AttemptUnits, Files, WrittenUnit
 from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, ValueFormat, render_format
@@ -72,7 +72,7 @@ def dead_letters_name(topic: str) -> tuple[str, str]:
     return namespace, name + DEAD_LETTERS_SUFFIX
 
 
-def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
+def export_iceberg(request: ExportRequest, catalog: Catalog) -> RoundOutcome:
     """Extend the table to the current end of the topic. Returns the added files.
 
     Raises :class:`ToolError` when another driver has committed in the meantime; the export can then be run
@@ -111,7 +111,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     return RoundOutcome(filled, after, dead_letters)
 
 
-def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
+def replay_iceberg(request: ExportRequest, catalog: Catalog) -> RoundOutcome:
     """Decode the dead letters again, and move the records that can be decoded now to the table."""
     topic = request.source.topic
     table = _find_table(catalog, table_name(topic), topic)

@@ -20,7 +20,7 @@ from moldau.pipeline.export.parquet import (
     replay_parquet,
 )
 from moldau.pipeline.export.progress import StartAt, find_starts, lag_records
-from moldau.pipeline.export.rounds import Request, RoundOutcome
+from moldau.pipeline.export.rounds import ExportRequest, RoundOutcome
 from moldau.pipeline.export.targets import writing_to
 from moldau.pipeline.export.units import WrittenUnit
 from moldau.pipeline.reading.fetching import find_bounds
@@ -96,7 +96,7 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
     starts = None
     if job.start is not None:
         starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=job.timeout_s)
-    request = Request(source, look, run, job.unit_records_max, job.values, starts, lag, job.changes)
+    request = ExportRequest(source, look, run, job.unit_records_max, job.values, starts, lag, job.changes)
     outcome = _round(job, request)
     files = [file for file in outcome.written if file.path or file.dead]
     left = lag_records(outcome.covered, look())
@@ -120,7 +120,7 @@ async def _source(job: ExportJob) -> TopicSource:
         )
 
 
-def _round(job: ExportJob, request: Request) -> RoundOutcome:
+def _round(job: ExportJob, request: ExportRequest) -> RoundOutcome:
     try:
         with writing_to(job.folder):
             return _round_of(job, request)
@@ -129,7 +129,7 @@ def _round(job: ExportJob, request: Request) -> RoundOutcome:
         raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
 
 
-def _round_of(job: ExportJob, request: Request) -> RoundOutcome:
+def _round_of(job: ExportJob, request: ExportRequest) -> RoundOutcome:
     if job.table_format == ICEBERG:
         catalog = open_catalog(job.folder, job.catalog_properties)
         check_no_parquet(catalog.properties.get("warehouse") or "")

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.progress import Covered, ExportedSpan
 from moldau.pipeline.export.replaying import ReplayNames
-from moldau.pipeline.export.rounds import Request, RoundOutcome
+from moldau.pipeline.export.rounds import ExportRequest, RoundOutcome
 from moldau.pipeline.export.targets import foreign_content, make_folder, publish
 from moldau.pipeline.export.units import ParquetUnits, WrittenUnit, file_name
 from moldau.pipeline.reading.planning import OffsetRange
@@ -149,7 +149,7 @@ def check_no_foreign(folder: ParquetFolder) -> None:
         raise ToolError(f"{folder.path} holds {found}: take another folder")
 
 
-def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
+def export_parquet(request: ExportRequest, folder: ParquetFolder) -> RoundOutcome:
     """Extend the folder to the current end of the topic. Returns the written files."""
     written: list[WrittenUnit] = []
     topic = request.source.topic
@@ -179,7 +179,7 @@ def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
             return RoundOutcome(written + _finish(plan, request, folder), after, folder.dead_letters)
 
 
-def replay_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
+def replay_parquet(request: ExportRequest, folder: ParquetFolder) -> RoundOutcome:
     """Decode the dead letters again, and move the records that can be decoded now to the table."""
     written: list[WrittenUnit] = []
     while True:
@@ -206,7 +206,7 @@ def replay_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
             return RoundOutcome(written, last.covered, folder.dead_letters, folder.count_dead(number))
 
 
-def _finish(plan: ParquetRound, request: Request, folder: ParquetFolder) -> list[WrittenUnit]:
+def _finish(plan: ParquetRound, request: ExportRequest, folder: ParquetFolder) -> list[WrittenUnit]:
     make_folder(folder.generation(plan.generation))
     written: list[WrittenUnit] = []
     missing = folder.missing(plan)

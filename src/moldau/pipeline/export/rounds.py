@@ -15,7 +15,7 @@ from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExportRequest:
     """The input of one round. It is the same for any kind of table."""
 
     source: TopicSource

@@ -25,13 +25,13 @@ from moldau.records.batch import (
     HEADER_SIZE_BYTES,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    Buffer,
     TimestampType,
     check_batch,
 )
 from moldau.records.errors import CorruptRecordError, InvalidRecordError
 from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
+from moldau.runtime.buffers import Buffer
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Number of decompressed bytes that are decoded at a time. It is large, so that the overhead of a call does
@@ -161,7 +161,7 @@ def _non_empty(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _decode_opened(
-    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], schema: Any, scratch: "_Scratch"
+    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], schema: Any, scratch: "_ChunkMemory"
 ) -> pa.RecordBatch:
     """The records of some opened batches that are in the wanted ranges."""
     names = frozenset(schema.names)
@@ -219,7 +219,7 @@ def _wanted(
     return None if inside.all() else inside
 
 
-class _Scratch:
+class _ChunkMemory:
     """Memory in which the records of a chunk are joined. It is reused, because reusing memory avoids the cost
     of new pages."""
 
@@ -242,13 +242,13 @@ class _Scratch:
         return view[:needed]
 
 
-_IDLE_SCRATCHES: Final[list[_Scratch]] = []
+_IDLE_SCRATCHES: Final[list[_ChunkMemory]] = []
 """Memory of this process that is not in use now. Spark runs many tasks in a process, one after the other."""
 
 
 @contextmanager
-def _scratch() -> Iterator[_Scratch]:
-    scratch = _IDLE_SCRATCHES.pop() if _IDLE_SCRATCHES else _Scratch()
+def _scratch() -> Iterator[_ChunkMemory]:
+    scratch = _IDLE_SCRATCHES.pop() if _IDLE_SCRATCHES else _ChunkMemory()
     try:
         yield scratch
     finally:
@@ -268,7 +268,7 @@ class Spans(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class _FieldPositions:
     timestamp_deltas: Longs
     offset_deltas: Longs
     keys: Spans
@@ -278,7 +278,7 @@ class _Fields:
     header_values: Spans
 
 
-def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
+def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _FieldPositions:
     timestamp_deltas, position = read_varints(data, starts + 1)  # the delta follows the attributes
     offset_deltas, position = read_varints(data, np.minimum(position, ends), 32)
     keys, position = _read_spans(data, position, ends)
@@ -289,14 +289,14 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
     names, contents, position = _read_headers(data, position, ends, counts)
     if np.any(position != ends):
         raise InvalidRecordError("a record does not end at its own length")
-    return _Fields(timestamp_deltas, offset_deltas, keys, values, counts, names, contents)
+    return _FieldPositions(timestamp_deltas, offset_deltas, keys, values, counts, names, contents)
 
 
-def _selected(fields: _Fields, wanted: Indices) -> _Fields:
+def _selected(fields: _FieldPositions, wanted: Indices) -> _FieldPositions:
     """The fields of the selected records. No record is checked again, because :func:`_read_fields` has
     checked all of them."""
     headers = np.repeat(wanted, fields.header_counts)
-    return _Fields(
+    return _FieldPositions(
         fields.timestamp_deltas[wanted],
         fields.offset_deltas[wanted],
         fields.keys.only(wanted),
@@ -395,7 +395,7 @@ def _gather(source: Any, spans: Spans) -> pa.Array:
     return pc.take(ranges, taken, boundscheck=False)
 
 
-def _headers(source: Any, fields: _Fields) -> pa.Array:
+def _headers(source: Any, fields: _FieldPositions) -> pa.Array:
     counts = fields.header_counts
     if not counts.any():
         return pa.nulls(len(counts), HEADERS_TYPE)

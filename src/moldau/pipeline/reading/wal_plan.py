@@ -7,7 +7,7 @@ from typing import NamedTuple
 from moldau.coordinators.diskless.calls import BatchCoordinate
 
 
-class _Run(NamedTuple):
+class _BatchesInObject(NamedTuple):
     """The batches of a partition in one object."""
 
     object_key: str
@@ -51,11 +51,11 @@ def in_object_order(partitions: Sequence[Sequence[BatchCoordinate]]) -> list[Bat
     return ordered
 
 
-def _runs(batches: Sequence[BatchCoordinate]) -> list[_Run]:
-    runs: list[_Run] = []
+def _runs(batches: Sequence[BatchCoordinate]) -> list[_BatchesInObject]:
+    runs: list[_BatchesInObject] = []
     for batch in batches:
         if not runs or runs[-1].object_key != batch.object_key:
-            runs.append(_Run(batch.object_key, []))
+            runs.append(_BatchesInObject(batch.object_key, []))
         runs[-1].batches.append(batch)
     return runs
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from moldau.client.cluster import RETRIABLE, Client
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 ACKS_ALL = -1
 
 
-async def produce(client: Client, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:
+async def produce(client: Client, batches: Mapping[TopicPartition, Sequence[bytes]]) -> None:
     """Produce batches. Returns when all batches are acknowledged. The batches of a partition are sent one
     after the other. Raises ``KafkaError``."""
     results = await asyncio.gather(

@@ -7,17 +7,16 @@ from uuid import UUID
 
 from moldau.client.errors import ToolError
 from moldau.diskless.wal import footer_size_bytes, parse_object, write_tail
-from moldau.records.batch import Buffer, parse_header
+from moldau.protocol.partitions import TopicPartition
+from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.hashing import murmur2
 from moldau.records.record import Headers, Record
+from moldau.runtime.buffers import Buffer
 
 BATCH_BYTES: Final = 512 * 1024
 RECORD_OVERHEAD_BYTES: Final = 32
-
-Place = tuple[str, int]
-"""A topic and a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,9 @@ class Routing:
     partitions: Mapping[str, int]
     """Number of partitions of each topic."""
 
-    def place(self, topic: str | None, partition: int | None, key: bytes | None, keyless: int) -> Place:
+    def partition_of(
+        self, topic: str | None, partition: int | None, key: bytes | None, keyless: int
+    ) -> TopicPartition:
         """The partition of a row. It is the partition that the row names. Otherwise it is the partition of
         the row's key by Kafka's partitioner. A row without a partition and without a key may get any
         partition.
@@ -44,10 +45,10 @@ class Routing:
         if partition is not None:
             if not 0 <= partition < count:
                 raise ToolError(f"topic {name} has no partition {partition}")
-            return name, partition
+            return TopicPartition(name, partition)
         if key is None:
-            return name, keyless % count
-        return name, (murmur2(key) & 0x7FFFFFFF) % count
+            return TopicPartition(name, keyless % count)
+        return TopicPartition(name, (murmur2(key) & 0x7FFFFFFF) % count)
 
 
 class BatchBuilder:
@@ -68,9 +69,9 @@ class BatchBuilder:
         self._now_ms = now_ms
         self._max_message_bytes = max_message_bytes
         self._batch_bytes = min(BATCH_BYTES, max_message_bytes // 2)
-        self._open: dict[Place, tuple[list[Record], int]] = {}
+        self._open: dict[TopicPartition, tuple[list[Record], int]] = {}
         self._keyless = first_partition
-        self.batches: dict[Place, list[bytes]] = {}
+        self.batches: dict[TopicPartition, list[bytes]] = {}
         self.size_bytes = 0
         """Total size of the complete batches, in bytes."""
 
@@ -84,9 +85,9 @@ class BatchBuilder:
             keys, values, headers, topics, partitions, strict=True
         ):
             record = Record(0, self._now_ms, _bytes(key), _bytes(value), _headers(header))
-            self._append(self._routing.place(topic, partition, record.key, self._keyless), record)
+            self._append(self._routing.partition_of(topic, partition, record.key, self._keyless), record)
 
-    def _append(self, place: Place, record: Record) -> None:
+    def _append(self, place: TopicPartition, record: Record) -> None:
         records, size = self._open.get(place) or ([], 0)
         more = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         more += sum(len(name) + len(value or b"") for name, value in record.headers)
@@ -96,17 +97,17 @@ class BatchBuilder:
         records.append(record)
         self._open[place] = (records, size + more)
 
-    def _close(self, place: Place, records: Sequence[Record]) -> None:
+    def _close(self, place: TopicPartition, records: Sequence[Record]) -> None:
         batch = build_batch(records, compression=self._compression)
         if len(batch) > self._max_message_bytes:
             raise ToolError(
-                f"a row for topic {place[0]} makes a batch of {len(batch)} bytes:"
+                f"a row for topic {place.topic} makes a batch of {len(batch)} bytes:"
                 f" max.message.bytes is {self._max_message_bytes}"
             )
         self.batches.setdefault(place, []).append(batch)
         self.size_bytes += len(batch)
 
-    def drain(self) -> dict[Place, list[bytes]]:
+    def drain(self) -> dict[TopicPartition, list[bytes]]:
         """All batches, including unfinished ones. The builder is empty afterwards."""
         for place, (records, _) in self._open.items():
             self._close(place, records)

@@ -15,7 +15,8 @@ from obstore.exceptions import AlreadyExistsError
 from moldau.objects.factory import StorageSettings
 from moldau.objects.obstore_errors import OBSTORE_ERRORS, translated
 from moldau.objects.obstore_storage import open_obstore
-from moldau.objects.storage import Buffer, ObjectNotFoundError, StorageError
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.files.folders import DurableFolders
 from moldau.runtime.files.local_disk import LocalDisk

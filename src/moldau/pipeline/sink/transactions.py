@@ -28,7 +28,8 @@ from typing import Final
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
-from moldau.client.transactions import CommittedText, Place, ProducerOfBatches, committed_texts
+from moldau.client.transactions import CommittedText, ProducerOfBatches, committed_texts
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ TRANSACTION_BYTES_MAX: Final = 64 * 1024**2
 """Maximum size of a transaction in bytes. It is limited because Spark sends the rows to the driver, and the
 driver has all of them in memory."""
 
-Batches = Mapping[Place, list[bytes]]
+PartitionBatches = Mapping[TopicPartition, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,10 @@ def check_size(size_bytes: int) -> None:
         )
 
 
-def joined(some: Iterable[Batches]) -> dict[Place, list[bytes]]:
+def joined(some: Iterable[PartitionBatches]) -> dict[TopicPartition, list[bytes]]:
     """The batches of all tasks. Raises :class:`ToolError` if they have more than
     :data:`TRANSACTION_BYTES_MAX` in total."""
-    found: dict[Place, list[bytes]] = {}
+    found: dict[TopicPartition, list[bytes]] = {}
     for batches in some:
         for place, rows in batches.items():
             found.setdefault(place, []).extend(rows)
@@ -83,7 +84,7 @@ class TransactionCommitter:
         self._client = client
         self._target = target
 
-    async def commit_batch(self, query_id: str, batch_id: int, batches: Batches) -> None:
+    async def commit_batch(self, query_id: str, batch_id: int, batches: PartitionBatches) -> None:
         """Write a batch of a streaming query, unless the batch was written before."""
         producer = await self._started()
         group = group_of(self._target.transactional_id, query_id)
@@ -100,10 +101,10 @@ class TransactionCommitter:
         committed = CommittedText(batch_id + 1, query_id)
         async with _aborting(producer):
             await producer.send(batches)
-            await producer.commit_offset(group, (topic, 0), committed)
+            await producer.commit_offset(group, TopicPartition(topic, 0), committed)
         await producer.commit()
 
-    async def commit_job(self, batches: Batches) -> None:
+    async def commit_job(self, batches: PartitionBatches) -> None:
         """Write the rows of a batch job."""
         if batches:
             producer = await self._started()
@@ -117,7 +118,7 @@ class TransactionCommitter:
         await producer.start()
         return producer
 
-    async def _record(self, group: str) -> tuple[Place, CommittedText] | None:
+    async def _record(self, group: str) -> tuple[TopicPartition, CommittedText] | None:
         """The latest record of a query. The group has a record for each topic that was the first topic of a
         batch, and the record with the largest batch id is the latest."""
         found = await committed_texts(self._client, group)

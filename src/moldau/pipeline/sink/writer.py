@@ -26,7 +26,7 @@ from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
 from moldau.pipeline.reading.wal_access import TOPIC_CONFIG, WalAccess, find_config, look_up_wal_access
 from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
-from moldau.pipeline.sink.rows import BatchBuilder, Place, Routing, lay_out_object
+from moldau.pipeline.sink.rows import BatchBuilder, Routing, lay_out_object
 from moldau.pipeline.sink.store import open_sink_store
 from moldau.pipeline.sink.transactions import (
     TransactionCommitter,
@@ -38,6 +38,7 @@ from moldau.pipeline.sink_keys import part_key
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.units import TIMEOUT_S, ask
 from moldau.pipeline.tasks import one_line_errors
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.compression import Compression
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
@@ -82,7 +83,7 @@ class WrittenTask(WriterCommitMessage):
 
     query_id: str
     parts: tuple[Part, ...]
-    batches: dict[Place, list[bytes]] = field(default_factory=dict)
+    batches: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
     """The record batches of the task, by topic and partition, if the driver writes them in a transaction.
     Otherwise empty."""
 
@@ -247,7 +248,9 @@ class _Tasks:
                 parts += await self._store(client, batches, query_id)
         return WrittenTask(query_id, tuple(parts))
 
-    async def _store(self, client: Client, batches: dict[Place, list[bytes]], query_id: str) -> list[Part]:
+    async def _store(
+        self, client: Client, batches: dict[TopicPartition, list[bytes]], query_id: str
+    ) -> list[Part]:
         exactly = self._target.exactly
         if exactly is None:
             await produce(client, batches)
@@ -312,7 +315,7 @@ async def _in_transaction(
     target: TransactionTarget,
     query_id: str,
     batch_id: int | None,
-    batches: dict[Place, list[bytes]],
+    batches: dict[TopicPartition, list[bytes]],
 ) -> None:
     committer = TransactionCommitter(client, target)
     if batch_id is None:

@@ -38,7 +38,7 @@ def schema_of_a_topic(*, with_headers: bool) -> str:
     return f"{_COLUMNS}, {_HEADERS_COLUMN}" if with_headers else _COLUMNS
 
 
-class Columns:
+class QueryColumns:
     """Reads units and converts them to a query's schema. Raises :class:`ToolError` for unknown columns."""
 
     def __init__(self, schema: StructType) -> None:

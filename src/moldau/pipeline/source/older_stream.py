@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from moldau.pipeline.source.columns import Columns
+from moldau.pipeline.source.columns import QueryColumns
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.stream_offsets import StreamOffsets
 from moldau.pipeline.source.stream_plan import StreamPlanner
@@ -28,7 +28,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)
-        self._columns = Columns(schema)
+        self._columns = QueryColumns(schema)
         self._position: StreamOffsets | None = None
         """The end of the last planned batch."""
         self._first_end: StreamOffsets | None = None

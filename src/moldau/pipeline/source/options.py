@@ -21,11 +21,12 @@ from moldau.pipeline.source.kafka_options import (
     check_kafka_option,
     unknown,
 )
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.records.compression import Compression
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""Offsets with a special meaning in the connector's JSON."""
+EARLIEST: Final = EARLIEST_TIMESTAMP
+LATEST: Final = LATEST_TIMESTAMP
+"""Offsets with a special meaning in the connector's JSON. They are numbers of ListOffsets."""
 
 STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
@@ -67,7 +68,7 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
-TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
+OffsetsByTopic: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,12 @@ class Timestamps:
     partitions, or one time for each partition. Times are in milliseconds since the epoch."""
 
     everywhere: int | None = None
-    by_partition: TopicOffsets = field(default_factory=dict)
+    by_partition: OffsetsByTopic = field(default_factory=dict)
     or_latest: bool = False
     """If no record has this time or a later one, use the end of the partition instead of raising an error."""
 
 
-Position: TypeAlias = TopicOffsets | Timestamps | int
+StartPosition: TypeAlias = OffsetsByTopic | Timestamps | int
 """A position: offsets by topic and partition, times, :data:`EARLIEST` or :data:`LATEST`."""
 
 
@@ -97,8 +98,8 @@ class SourceOptions:
     bootstrap: str
     topics: Mapping[str, tuple[int, ...] | None]
     pattern: str | None
-    starting: Position | None
-    ending: Position | None
+    starting: StartPosition | None
+    ending: StartPosition | None
     min_partitions: int
     max_records_per_partition: int | None
     """Maximum number of offsets of a task."""
@@ -288,7 +289,7 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
     return {topic: tuple(sorted(set(partitions))) for topic, partitions in chosen.items()}
 
 
-def _position(found: Mapping[str, str], which: str) -> Position | None:
+def _position(found: Mapping[str, str], which: str) -> StartPosition | None:
     """The position that the options describe. As in the connector, there are three kinds of options. If
     several are given, the first of this list is used: one time for all partitions, times by partition,
     offsets.
@@ -314,7 +315,7 @@ def _position(found: Mapping[str, str], which: str) -> Position | None:
     return _by_partition(name, text, "-2", lowest=EARLIEST) if word is None else word
 
 
-def _by_partition(name: str, text: str, value: str, *, lowest: int) -> TopicOffsets:
+def _by_partition(name: str, text: str, value: str, *, lowest: int) -> OffsetsByTopic:
     example = f"""option {name!r} is JSON like {{"orders": {{"0": 23, "1": {value}}}}}"""
     if not text.strip().startswith("{"):
         raise ToolError(example)

@@ -14,7 +14,7 @@ from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.reading.wal_access import find_wal_access, high_watermarks
-from moldau.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
+from moldau.pipeline.source.options import EARLIEST, LATEST, SourceOptions, StartPosition, Timestamps
 from moldau.runtime.errors import KafkaError
 
 
@@ -67,7 +67,7 @@ async def find_topics(
     return found
 
 
-def _check_named(position: Position | None, chosen: Sequence[ChosenTopic]) -> None:
+def _check_named(position: StartPosition | None, chosen: Sequence[ChosenTopic]) -> None:
     """Refuse offsets and times of partitions that the query does not read, because such a partition was
     probably mistyped."""
     named = position.by_partition if isinstance(position, Timestamps) else position
@@ -129,7 +129,7 @@ async def _bounds(
     return firsts, await end_offsets(client, options, found)
 
 
-def _ending(options: SourceOptions) -> Position:
+def _ending(options: SourceOptions) -> StartPosition:
     return LATEST if options.ending is None else options.ending
 
 
@@ -168,7 +168,7 @@ async def offsets_at(client: Client, topic: ClusterTopic, times: Mapping[int, in
 
 async def _resolved(
     client: Client,
-    position: Position | None,
+    position: StartPosition | None,
     found: ChosenTopic,
     firsts: Mapping[int, int],
     ends: Mapping[int, int],

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from moldau.pipeline.source.columns import Columns
+from moldau.pipeline.source.columns import QueryColumns
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.stream_offsets import StreamOffsets
 from moldau.pipeline.source.stream_plan import StreamPlanner
@@ -27,7 +27,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)
-        self._columns = Columns(schema)
+        self._columns = QueryColumns(schema)
         self._target: StreamOffsets | None = None
         """The end of a query that reads only the existing records."""
 

@@ -189,11 +189,11 @@ class StreamPlanner:
         if not places:
             return {}
 
-        async def look(client: Client, found: ChosenTopic) -> Mapping[int, int]:
+        async def find_firsts(client: Client, found: ChosenTopic) -> Mapping[int, int]:
             wanted = [part for part in found.partitions if StreamPlace(found.topic.name, part) in places]
             return await first_offsets(client, ChosenTopic(found.topic, wanted)) if wanted else {}
 
-        firsts: StreamOffsets = self._asked(lambda client: self._everywhere(client, look))
+        firsts: StreamOffsets = self._asked(lambda client: self._everywhere(client, find_firsts))
         return dict(firsts.offsets)
 
     async def _everywhere(

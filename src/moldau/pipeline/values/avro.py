@@ -18,7 +18,7 @@ import pyarrow as pa
 from moldau.pipeline.values.avro_bounds import NotAvroError, check_value
 from moldau.pipeline.values.avro_columns import Shape, shape_of, type_of
 from moldau.pipeline.values.avro_schemas import parse, parse_array
-from moldau.pipeline.values.json import Rejected
+from moldau.pipeline.values.json import RejectedRows
 
 MAGIC: Final = 0
 HEADER_BYTES: Final = 5
@@ -47,9 +47,9 @@ def avro_type(text: str) -> pa.DataType:
     return type_of(parse(text))
 
 
-def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> tuple[pa.Array, Rejected]:
+def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> tuple[pa.Array, RejectedRows]:
     """A column with one entry for each value. The entry is null if the value is null or was rejected."""
-    rejected: Rejected = {}
+    rejected: RejectedRows = {}
     rows: dict[str, list[int]] = {}
     bodies: dict[str, list[bytes | None]] = {}
     for row, value in enumerate(values.to_pylist()):
@@ -95,7 +95,7 @@ def _writer_of(value: bytes, schemas: AvroSchemas) -> tuple[str, int]:
 
 
 def _decode(
-    bodies: list[bytes | None], writer: str, reader: str, rows: list[int], rejected: Rejected
+    bodies: list[bytes | None], writer: str, reader: str, rows: list[int], rejected: RejectedRows
 ) -> list[Any]:
     """The raw values, converted to the reader's schema. ``bodies`` were checked before.
 
@@ -146,7 +146,7 @@ def _columns(
     column: pa.DataType,
     shape: Shape,
     pieces: list[pa.Array],
-    rejected: Rejected,
+    rejected: RejectedRows,
 ) -> None:
     """Convert decoded values to columns. A value is rejected if its column cannot store it. An example is a
     decimal that is too long."""

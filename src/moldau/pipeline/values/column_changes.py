@@ -43,7 +43,7 @@ class ColumnChange:
             raise ToolError("columns are given other types in tables of JSON values: --value json")
         if table.type is None or not pa.types.is_struct(table.type):
             raise ToolError(f"{where} has no columns of JSON values yet")
-        changes = _Change(self, table, promote)
+        changes = _ChangeInTable(self, table, promote)
         found = changes.inside(table.type, ())
         return replace(table.with_type(found), seconds=changes.seconds)
 
@@ -63,7 +63,7 @@ def parse_column_change(text: str) -> ColumnChange:
     return ColumnChange(path, columns.field(0).type)
 
 
-class _Change:
+class _ChangeInTable:
     def __init__(self, change: ColumnChange, table: ValueFormat, promote: bool) -> None:
         self._change = change
         self._promote = promote

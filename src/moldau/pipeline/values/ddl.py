@@ -32,14 +32,14 @@ DECIMAL_DIGITS_MAX: Final = 38
 
 def parse_ddl(text: str) -> pa.DataType:
     """Columns as a struct type. Raises :class:`ToolError` with the position of the syntax error."""
-    parser = _Parser(text)
+    parser = _DdlParser(text)
     fields = parser.fields("")
     if parser.peek() is not None:
         raise parser.problem("',' or the end")
     return fields
 
 
-class _Parser:
+class _DdlParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0

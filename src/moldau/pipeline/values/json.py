@@ -35,7 +35,7 @@ _SUSPECTS: Final = {
     pa.timestamp("us"): re.compile(rb'\d-\d\d[ T]\d[^"]*[Zz+-]'),
 }
 
-Rejected = dict[int, str]
+RejectedRows = dict[int, str]
 """For each row, the reason why its value could not be decoded."""
 
 
@@ -61,7 +61,7 @@ def _inside(found: pa.DataType) -> list[pa.DataType]:
 
 def decode_json(
     values: pa.Array, columns: pa.DataType, *, whole: bool = False, seconds: Seconds | None = None
-) -> tuple[pa.Array, Rejected]:
+) -> tuple[pa.Array, RejectedRows]:
     """Return one struct for each value, or the value's text if the column is a STRING. The entry is null for
     null and rejected values.
 
@@ -75,13 +75,13 @@ def decode_json(
         return _spread(usable.cast(columns), rows, len(values)), rejected
     if not columns.num_fields and not whole:
         return pa.nulls(len(values), columns), rejected
-    misfits: Rejected = {}
+    misfits: RejectedRows = {}
     decoded = _decode(usable, columns, Rewriter(columns, whole=whole, seconds=seconds or {}), misfits)
     rejected.update((int(rows[row]), reason) for row, reason in misfits.items())
     return _spread(decoded, np.delete(rows, list(misfits)), len(values)), rejected
 
 
-def _usable(values: pa.Array, rejected: Rejected) -> Any:
+def _usable(values: pa.Array, rejected: RejectedRows) -> Any:
     usable = values.is_valid().to_numpy(zero_copy_only=False).copy()
     usable[list(rejected)] = False
     return np.flatnonzero(usable)
@@ -101,11 +101,11 @@ class _Anything(msgspec.Struct):
     """The type of any JSON object. The parser checks the members of the object, and then drops them."""
 
 
-def _malformed(values: pa.Array) -> Rejected:
+def _malformed(values: pa.Array) -> RejectedRows:
     """Return the rows of values that are not exactly one JSON object in UTF-8, or that have too many levels.
     Each row has a reason."""
     check = msgspec.json.Decoder(_Anything).decode
-    found: Rejected = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
+    found: RejectedRows = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
     found.update(dict.fromkeys(_no_text(values), "not UTF-8"))
     for row, value in enumerate(values.to_pylist()):
         if value is None or row in found:
@@ -154,7 +154,7 @@ def _depth(value: bytes) -> int:
     return deepest
 
 
-def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected) -> pa.Array:
+def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: RejectedRows) -> pa.Array:
     """Decode the values that fit the column. The rows of the other values are added to ``misfits``."""
     found = _parse_as_they_are(values, columns, rewriter)
     if found is not None:
@@ -164,7 +164,7 @@ def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits:
         piece = values.slice(first, PIECE_VALUES)
         found = _parse_as_they_are(piece, columns, rewriter)
         if found is None:
-            inside: Rejected = {}
+            inside: RejectedRows = {}
             found = _decode_rewritten(piece, columns, rewriter, inside)
             misfits.update((first + row, reason) for row, reason in inside.items())
         pieces.append(found)
@@ -186,7 +186,7 @@ def _parse_as_they_are(values: pa.Array, columns: pa.DataType, rewriter: Rewrite
 
 
 def _decode_rewritten(
-    values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected
+    values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: RejectedRows
 ) -> pa.Array:
     rows: list[int] = []
     rewritten: list[bytes] = []
@@ -209,7 +209,7 @@ def _suspects(columns: pa.DataType) -> list[re.Pattern[bytes]]:
 
 
 def _parse_halves(
-    values: pa.Array, rows: list[int], columns: pa.DataType, pieces: list[pa.Array], misfits: Rejected
+    values: pa.Array, rows: list[int], columns: pa.DataType, pieces: list[pa.Array], misfits: RejectedRows
 ) -> None:
     """Parse values. If some values do not fit, halve the list and parse the halves until each such value is
     found."""

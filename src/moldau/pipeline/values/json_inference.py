@@ -240,7 +240,7 @@ def columns_of(
     ``reserved`` has the paths of columns that do not store the member with the same name.
     """
     for levels in range(found.levels, -1, -1):
-        chosen = _Choice(reserved, found.levels).of(found.root, table, (), levels)
+        chosen = _InferredColumns(reserved, found.levels).of(found.root, table, (), levels)
         if chosen.type is None or chosen.type == table or _width(chosen.type) <= COLUMNS_MAX:
             return chosen._replace(odd=chosen.odd or found.odd)
     return JsonColumns(table, True)
@@ -250,7 +250,7 @@ def _width(found: pa.DataType) -> int:
     return 1 + sum(_width(found.field(at).type) for at in range(found.num_fields))
 
 
-class _Choice(NamedTuple):
+class _InferredColumns(NamedTuple):
     reserved: frozenset[tuple[str, ...]]
     counted_levels: int
 

@@ -66,10 +66,10 @@ class _JsonPlace(NamedTuple):
     names. The names are JSON text."""
 
     own: bytes
-    columns: list[tuple[bytes, "_Node"]]
+    columns: list[tuple[bytes, "_CompiledColumn"]]
 
 
-class _Node:
+class _CompiledColumn:
     """A column in a compiled form, because access to Arrow's types is slow."""
 
     def __init__(self, column: pa.DataType, path: Path) -> None:
@@ -84,7 +84,7 @@ class _Node:
         return Misfit(f"{_shown_path(self._path)}: {shown} is no {render_type(self._column)}")
 
 
-class _Leaf(_Node):
+class _Leaf(_CompiledColumn):
     def __init__(self, column: pa.DataType, path: Path, fits: Fits) -> None:
         super().__init__(column, path)
         self._fits = fits
@@ -95,13 +95,13 @@ class _Leaf(_Node):
         return raw
 
 
-class _Text(_Node):
+class _Text(_CompiledColumn):
     def write(self, raw: bytes, repeated: bool) -> bytes:
         return raw if raw[0] == _QUOTE or raw == b"null" else msgspec.json.encode(raw.decode())
 
 
-class _Array(_Node):
-    def __init__(self, column: pa.DataType, path: Path, element: _Node) -> None:
+class _Array(_CompiledColumn):
+    def __init__(self, column: pa.DataType, path: Path, element: _CompiledColumn) -> None:
         super().__init__(column, path)
         self._element = element
 
@@ -114,7 +114,7 @@ class _Array(_Node):
         return b"[%s]" % b",".join([write(bytes(one), repeated) for one in _ELEMENTS(raw)])
 
 
-class _Object(_Node):
+class _Object(_CompiledColumn):
     def __init__(self, column: pa.DataType, path: Path, whole: bool, seconds: Seconds) -> None:
         super().__init__(column, path)
         self._whole = whole
@@ -168,7 +168,9 @@ def _first_that_fits(place: _JsonPlace, raw: bytes, repeated: bool) -> tuple[byt
     return key, node.write(raw, repeated)
 
 
-def _node(column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_second: bool) -> _Node:
+def _node(
+    column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_second: bool
+) -> _CompiledColumn:
     if pa.types.is_struct(column):
         return _Object(column, path, whole, seconds)
     if pa.types.is_list(column):
@@ -196,11 +198,11 @@ def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
 def has_repeated_names(value: bytes) -> bool:
     repeated = False
 
-    def look(pairs: list[tuple[str, Any]]) -> None:
+    def note_names(pairs: list[tuple[str, Any]]) -> None:
         nonlocal repeated
         repeated = repeated or len({name for name, _ in pairs}) < len(pairs)
 
-    json.loads(value.decode(errors="replace"), object_pairs_hook=look, parse_int=len, parse_float=len)
+    json.loads(value.decode(errors="replace"), object_pairs_hook=note_names, parse_int=len, parse_float=len)
     return repeated
 
 

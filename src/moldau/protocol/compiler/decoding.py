@@ -27,7 +27,8 @@ from moldau.protocol.compiler.primitives import (
 )
 from moldau.protocol.costs import TAGGED_FIELD_COST, UNBOUNDED, item_cost
 from moldau.protocol.decoding_errors import ParsedSizeError, ProtocolError
-from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
+from moldau.protocol.schema import FieldLayout, Layout, Message, is_flexible, layout
+from moldau.runtime.buffers import Buffer
 
 Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 M = TypeVar("M", bound=Message)

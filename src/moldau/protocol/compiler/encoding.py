@@ -15,7 +15,8 @@ from moldau.protocol.compiler.primitives import (
     LegacyPackers,
     uvarint,
 )
-from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
+from moldau.protocol.schema import FieldLayout, Layout, Message, is_flexible, layout
+from moldau.runtime.buffers import Buffer
 
 Encoder = Callable[[Any], list[Buffer]]
 M = TypeVar("M", bound=Message)

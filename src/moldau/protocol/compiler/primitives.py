@@ -6,8 +6,9 @@ from uuid import UUID
 
 from moldau.protocol.costs import TAGGED_FIELD_COST
 from moldau.protocol.decoding_errors import ParsedSizeError, ProtocolError
-from moldau.protocol.schema import ZERO_UUID, Buffer
+from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime import ErrorCode
+from moldau.runtime.buffers import Buffer
 
 FIXED_FORMATS = {
     "int8": "b",

@@ -19,7 +19,8 @@ from moldau.protocol.compiler.primitives import uvarint
 from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from moldau.protocol.schema import Buffer, parse_versions
+from moldau.protocol.schema import parse_versions
+from moldau.runtime.buffers import Buffer
 
 FLEXIBLE_VERSION = 12
 TOPIC_ID_VERSION = 13
@@ -38,7 +39,7 @@ _NO_LEADER = _DEFAULTS.current_leader
 _NO_SNAPSHOT = _DEFAULTS.snapshot_id
 
 
-class _Decoded(dict[bytes, FetchRequest]):
+class _DecodedRequests(dict[bytes, FetchRequest]):
     """Decoded requests of one version, by the bytes of their bodies. Callers share the requests and must not
     change them."""
 
@@ -57,7 +58,7 @@ def request_decoder(version: int) -> Callable[..., FetchRequest]:
     """Make the function that decodes Fetch requests of a version from 4 to 18."""
     if version not in parse_versions(FetchRequest.VERSIONS):
         raise ProtocolError(f"FetchRequest has no version {version} (it has {FetchRequest.VERSIONS})")
-    decoded = _Decoded(version)
+    decoded = _DecodedRequests(version)
 
     def decode(body: Buffer, left: int = UNBOUNDED, /) -> FetchRequest:
         if len(body) > _KEPT_BODY_BYTES:

@@ -13,7 +13,8 @@ from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtoc
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.records.consumer_groups import PAIRS as CONSUMER_GROUP_PAIRS
 from moldau.protocol.records.schema import KeyedRecords, decode_versioned, encode_versioned
-from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
+from moldau.protocol.schema import ZERO_UUID, Message, message, wire
+from moldau.runtime.buffers import Buffer
 
 
 @message

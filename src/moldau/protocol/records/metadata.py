@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from moldau.protocol.records.schema import FramedRecords
-from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
+from moldau.protocol.schema import ZERO_UUID, Message, message, wire
+from moldau.runtime.buffers import Buffer
 
 
 @message

@@ -12,7 +12,8 @@ from moldau.protocol.compiler.decoding import decode_from
 from moldau.protocol.compiler.encoding import encoder
 from moldau.protocol.compiler.primitives import read_uvarint, uvarint
 from moldau.protocol.decoding_errors import ProtocolError
-from moldau.protocol.schema import Buffer, Message, VersionRange, parse_versions
+from moldau.protocol.schema import Message, VersionRange, parse_versions
+from moldau.runtime.buffers import Buffer
 
 FRAME_VERSION = 1
 

@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from moldau.quorum.core.election_state import ElectionState
-from moldau.quorum.core.messages import Buffer, FetchResponse, FetchSnapshotResponse, Request, Response
+from moldau.quorum.core.messages import FetchResponse, FetchSnapshotResponse, Request, Response
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import VoterSet
 from moldau.runtime import ErrorCode
+from moldau.runtime.buffers import Buffer
 
 
 @dataclass(frozen=True, slots=True)

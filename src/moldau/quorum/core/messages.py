@@ -10,8 +10,8 @@ from typing import TypeAlias
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import ReplicaKey, Voter
 from moldau.runtime import ErrorCode
+from moldau.runtime.buffers import Buffer
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
 """A value for the high watermark in a fetch. With this value, the leader does not answer a waiting fetch only

@@ -7,7 +7,6 @@ from typing import Final, assert_never
 from moldau.quorum.append_queue import AppendQueue
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
-from moldau.quorum.core.messages import Buffer
 from moldau.quorum.effects.event_queue import EventQueue
 from moldau.quorum.voter_history import VoterHistory, voters_record
 from moldau.records.builder import build_batch
@@ -20,6 +19,7 @@ from moldau.records.control import (
 )
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.buffers import Buffer
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 RECORDS_A_TURN: Final = 1_000

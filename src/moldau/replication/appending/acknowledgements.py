@@ -21,7 +21,7 @@ TIMED_OUT: Final = AppendOutcome(ErrorCode.request_timed_out)
 KEPT_DONE_MAX: Final = 64
 
 
-class _Append:
+class _UnacknowledgedAppend:
     """One waiting append."""
 
     __slots__ = ("_queue", "due", "future", "last_offset", "outcome")
@@ -51,7 +51,7 @@ class Acknowledgements:
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        self._waiting: deque[_Append] = deque()
+        self._waiting: deque[_UnacknowledgedAppend] = deque()
         self._done_count = 0
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Acknowledgements:
         ``timeout_ms`` the append is completed with a time-out."""
         deadlines = self._deadlines
         due = deadlines.due(timeout_ms / 1000)
-        append = _Append(self, last_offset, outcome, due, deadlines.loop.create_future())
+        append = _UnacknowledgedAppend(self, last_offset, outcome, due, deadlines.loop.create_future())
         waiting = self._waiting
         position = len(waiting)
         # Offsets are in ascending order, with one exception: a duplicate waits for the offset of the original
@@ -93,7 +93,7 @@ class Acknowledgements:
         while waiting:
             self._answer(waiting.popleft(), outcome)
 
-    def _answer(self, append: _Append, outcome: AppendOutcome) -> None:
+    def _answer(self, append: _UnacknowledgedAppend, outcome: AppendOutcome) -> None:
         if append.due < 0:
             self._done_count -= 1
             return
@@ -101,7 +101,7 @@ class Acknowledgements:
         if not append.future.done():
             append.future.set_result(outcome)
 
-    def _expired(self, append: _Append) -> None:
+    def _expired(self, append: _UnacknowledgedAppend) -> None:
         append.due = -1.0
         self._done_count += 1
         waiting = self._waiting

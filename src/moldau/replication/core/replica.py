@@ -41,7 +41,7 @@ class ResignedReplica:
         may still commit proposals that the replica sent as the leader."""
 
 
-Role: TypeAlias = LeaderReplica | FollowerReplica | ResignedReplica
+ReplicaState: TypeAlias = LeaderReplica | FollowerReplica | ResignedReplica
 
 
 class Replica:
@@ -53,7 +53,7 @@ class Replica:
         self.local_id = local_id
         self.policy = policy
         self.min_in_sync = min_in_sync
-        self.role: Role = ResignedReplica(UNDEFINED, high_watermark)
+        self.role: ReplicaState = ResignedReplica(UNDEFINED, high_watermark)
 
     @property
     def leader_epoch(self) -> int:

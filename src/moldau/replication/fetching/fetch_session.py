@@ -17,8 +17,8 @@ from moldau.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.follower import FetchPosition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode
 
 NO_SESSION: Final = 0

@@ -29,7 +29,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-Ask = Callable[[Message], Awaitable[Any]]
+AskLeader = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
 """The replica id in the requests of this module. It is the id of a client, because only fetches may report a
@@ -37,7 +37,7 @@ replica's progress to the leader."""
 
 
 async def begin_behind_remote(
-    ask: Ask, partition: ClassicPartition, sent: FetchPosition, log_start_offset: int
+    ask: AskLeader, partition: ClassicPartition, sent: FetchPosition, log_start_offset: int
 ) -> None:
     """Drop the follower's log, and begin it again after the remote segment that contains the last record
     before the leader's local log start.
@@ -71,7 +71,7 @@ async def begin_behind_remote(
 
 
 async def _epoch_before(
-    ask: Ask, partition: ClassicPartition, sent: FetchPosition, offset: int, epoch: int
+    ask: AskLeader, partition: ClassicPartition, sent: FetchPosition, offset: int, epoch: int
 ) -> int:
     """Return the epoch of the last record before ``offset``. ``epoch`` is the epoch of the record at this
     offset, or a later epoch."""
@@ -83,7 +83,7 @@ async def _epoch_before(
 
 
 async def list_offset(
-    ask: Ask, partition: ClassicPartition, sent: FetchPosition, timestamp: int
+    ask: AskLeader, partition: ClassicPartition, sent: FetchPosition, timestamp: int
 ) -> FoundOffset:
     """Ask the leader for an offset of its log."""
     wanted = ListOffsetsPartition(
@@ -103,7 +103,7 @@ async def list_offset(
 
 
 async def _end_of_epoch(
-    ask: Ask, partition: ClassicPartition, sent: FetchPosition, epoch: int
+    ask: AskLeader, partition: ClassicPartition, sent: FetchPosition, epoch: int
 ) -> tuple[int, int]:
     """Ask the leader for ``epoch``, or for its next lower epoch. Returns that epoch and its end offset."""
     if epoch < 0:

@@ -16,6 +16,7 @@ from moldau.network.client.node_connection import NodeAddress, NodeConnection
 from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.replication.classic_partition import ClassicPartition
@@ -25,7 +26,6 @@ from moldau.replication.core.role_names import IllegalMoveError
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.throttling import ReplicationQuota
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError

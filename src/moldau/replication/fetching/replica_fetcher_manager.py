@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
-from moldau.replication.partition_interface import PartitionKey
 from moldau.replication.throttling import ReplicationQuota
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.unexpected import UnexpectedErrors

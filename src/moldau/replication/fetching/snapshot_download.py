@@ -11,7 +11,7 @@ from moldau.protocol.messages.fetch_snapshot import (
     FetchSnapshotRequestTopicSnapshot,
     FetchSnapshotResponse,
 )
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition, RawSnapshotWriter
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
@@ -21,7 +21,7 @@ FETCH_SNAPSHOT_VERSION: Final = 1
 it."""
 RANGE_BYTES: Final = 1 << 20
 
-Ask: TypeAlias = Callable[[FetchSnapshotRequest], Awaitable[FetchSnapshotResponse]]
+FetchPart: TypeAlias = Callable[[FetchSnapshotRequest], Awaitable[FetchSnapshotResponse]]
 """Sends one request to the leader. Raises ``KafkaError``."""
 
 
@@ -35,7 +35,7 @@ class SnapshotDownload:
         key: PartitionKey,
         leader_epoch: int,
         snapshot_id: LogPosition,
-        ask: Ask,
+        ask: FetchPart,
     ) -> None:
         self._local_id = local_id
         self._topic = topic

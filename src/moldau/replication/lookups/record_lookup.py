@@ -13,18 +13,17 @@ from moldau.records.batch import parse_header
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import opens_quickly
 from moldau.records.timestamp_search import (
-    Choice,
-    Position,
+    RecordChoice,
+    RecordPosition,
     choose_at_or_after,
     choose_exactly,
     choose_latest,
     search_batch,
 )
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
 from moldau.runtime.steps import exhaust
-
-Buffer = bytes | memoryview
 
 
 class RecordLookup:
@@ -35,7 +34,9 @@ class RecordLookup:
         self._client = client
         self._partition = partition
 
-    async def at_or_after(self, batch: Buffer, timestamp_ms: int, starting_offset: int) -> Position | None:
+    async def at_or_after(
+        self, batch: Buffer, timestamp_ms: int, starting_offset: int
+    ) -> RecordPosition | None:
         """Return the first record with at least this timestamp, at or after ``starting_offset``; ``None`` if
         there is no such record."""
         header = parse_header(batch)
@@ -44,20 +45,22 @@ class RecordLookup:
         stand_in = max(header.base_offset, starting_offset), header.max_timestamp
         return await self._search(batch, choose_at_or_after(timestamp_ms, starting_offset), stand_in)
 
-    async def of_max_timestamp(self, batch: Buffer) -> Position | None:
+    async def of_max_timestamp(self, batch: Buffer) -> RecordPosition | None:
         """Return the first record whose timestamp is the max timestamp in the batch header; ``None`` if no
         record has it."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_exactly(header.max_timestamp), stand_in)
 
-    async def latest(self, batch: Buffer, starting_offset: int) -> Position | None:
+    async def latest(self, batch: Buffer, starting_offset: int) -> RecordPosition | None:
         """The first record with the largest timestamp. Records below ``starting_offset`` do not count."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_latest(starting_offset), stand_in)
 
-    async def _search(self, batch: Buffer, choose: Choice, stand_in: Position) -> Position | None:
+    async def _search(
+        self, batch: Buffer, choose: RecordChoice, stand_in: RecordPosition
+    ) -> RecordPosition | None:
         try:
             if opens_quickly(batch):
                 return exhaust(search_batch(batch, choose))

@@ -14,9 +14,9 @@ Every operation may raise :class:`DiskError`. The error has the path and the ope
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from moldau.runtime.buffers import Buffer
 
 
 class DiskError(OSError):

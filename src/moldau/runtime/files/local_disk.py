@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from moldau.runtime import recycled_memory
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.files import residency
 from moldau.runtime.files.descriptor_cache import NO_DESCRIPTOR, PROCESS, DescriptorCache
-from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
+from moldau.runtime.files.disk import DiskError, DiskSpace, File, Lock
 
 _FADVISE = getattr(os, "posix_fadvise", None)  # posix_fadvise does not exist on macOS
 

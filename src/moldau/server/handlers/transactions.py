@@ -19,7 +19,6 @@ from moldau.coordinators.transactions.transaction import (
     NO_PRODUCER_ID,
     VERSION_WITH_BUMPS,
     ProducerIdentity,
-    TxnPartition,
 )
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
@@ -40,6 +39,7 @@ from moldau.protocol.messages.add_partitions_to_txn import (
 )
 from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
@@ -62,7 +62,7 @@ BATCHED_VERSION: Final = 4
 BUMPING_VERSION: Final = 5
 """From this version on EndTxn returns the next epoch (KIP-890)."""
 
-Results = dict[TxnPartition, ErrorCode]
+Results = dict[TopicPartition, ErrorCode]
 
 
 class TransactionHandlers:
@@ -189,9 +189,9 @@ class TransactionHandlers:
                 code = ErrorCode.topic_authorization_failed
             for partition in topic.partitions:
                 if code is ErrorCode.topic_authorization_failed:
-                    refused[TxnPartition(name, partition)] = code
+                    refused[TopicPartition(name, partition)] = code
                 elif not 0 <= partition < count:
-                    refused[TxnPartition(name, partition)] = ErrorCode.unknown_topic_or_partition
+                    refused[TopicPartition(name, partition)] = ErrorCode.unknown_topic_or_partition
         return refused
 
     def _may_write(self, context: RequestContext, topic: str) -> bool:
@@ -205,7 +205,7 @@ class TransactionHandlers:
             self._check_group(context, request.group_id)
             if not request.group_id:
                 raise KafkaError(ErrorCode.invalid_group_id)
-            place = TxnPartition(CONSUMER_OFFSETS_TOPIC, self._groups.partition_of(request.group_id))
+            place = TopicPartition(CONSUMER_OFFSETS_TOPIC, self._groups.partition_of(request.group_id))
             producer = ProducerIdentity(request.producer_id, request.producer_epoch)
             await self._service.add_partitions(request.transactional_id, producer, [place], 0)
         except KafkaError as error:
@@ -322,8 +322,8 @@ def _code(context: RequestContext, error: ErrorCode) -> ErrorCode:
     return error
 
 
-def _places(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TxnPartition]:
-    return [TxnPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
+def _places(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
 def _rows(topics: Iterable[AddPartitionsToTxnTopic], results: Results) -> list[AddPartitionsToTxnTopicResult]:
@@ -334,7 +334,7 @@ def _rows(topics: Iterable[AddPartitionsToTxnTopic], results: Results) -> list[A
                 AddPartitionsToTxnPartitionResult(
                     partition_index=each,
                     partition_error_code=results.get(
-                        TxnPartition(topic.name, each), ErrorCode.operation_not_attempted
+                        TopicPartition(topic.name, each), ErrorCode.operation_not_attempted
                     ),
                 )
                 for each in topic.partitions

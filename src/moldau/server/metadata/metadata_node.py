@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from moldau.cluster.clock_comparison import ClockComparison
-from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
+from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.cluster.publisher import MetadataPublisher
@@ -21,6 +21,7 @@ from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
 from moldau.network.client.rpc_client import RpcClient
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE
@@ -78,7 +79,7 @@ class MetadataNode:
         Raises ``FormatError`` for a folder that is not formatted. Also raises ``DamagedLogError`` and
         ``QuorumStateError``.
         """
-        folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
+        folder = f"{config.metadata_log_dir}/{CLUSTER_METADATA_FOLDER}"
         self.identity = identity
         self._listeners = listeners
         self._controller_listeners = [endpoint.name for endpoint in config.controller_listeners]

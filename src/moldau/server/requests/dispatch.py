@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
-from moldau.network.served import Handler, HandlerTable, Outcome, Served, served
+from moldau.network.served import Handler, HandlerResult, HandlerTable, Served, served
 from moldau.protocol.api import SUPPORTED, ApiKey, Scope, supports
 from moldau.protocol.codec import (
     RequestDecoder,
@@ -226,7 +226,7 @@ class Dispatcher:
         held_until_s: list[float] = []
         loop = asyncio.get_running_loop()
 
-        def handle(context: RequestContext, request: Any) -> Outcome:
+        def handle(context: RequestContext, request: Any) -> HandlerResult:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)

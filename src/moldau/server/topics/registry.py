@@ -5,8 +5,9 @@ from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.schema import ZERO_UUID
-from moldau.replication.partition_interface import Partition, PartitionKey
+from moldau.replication.partition_interface import Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 

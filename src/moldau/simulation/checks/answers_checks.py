@@ -103,4 +103,4 @@ def check_defects(host: Host, history: History) -> None:
     # a broken disk also causes unexpected errors of SQLite
     if reported and not met and not host.disk.error_count:
         problems = {error for errors in host.unexpected for error in errors.last_errors}
-        history.violate(f"{host.name} reported what nobody made it meet: {sorted(problems)}")
+        history.violate(f"{host.name} reported problems without a cause in the story: {sorted(problems)}")

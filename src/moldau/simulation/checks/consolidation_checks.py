@@ -33,14 +33,14 @@ class ConsolidationAfterlife(DisklessAfterlife):
     async def check(self, world: World, node: Host, history: History) -> None:
         await super().check(world, node, history)
         assert node.process is not None
-        checking = _Judging(cast(ServerNode, node.process.exhibit), world, history).run()
+        checking = _LeakCheck(cast(ServerNode, node.process.exhibit), world, history).run()
         context = node.process.context()
-        task = context.run(world.loop.create_task, checking, name="judge of segments", context=context)
+        task = context.run(world.loop.create_task, checking, name="check of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await task
 
 
-class _Judging:
+class _LeakCheck:
     def __init__(self, exhibit: ServerNode, world: World, history: History) -> None:
         self._coordinators = exhibit.get(DisklessSubsystem).coordinators
         self._tiered = exhibit.get(TieredSubsystem)

@@ -79,7 +79,7 @@ class ObjectsChecker:
         coordinators = cast(ServerNode, node.process.exhibit).get(DisklessSubsystem).coordinators
         checking = self._check_all(coordinators)
         context = node.process.context()
-        task = context.run(self._world.loop.create_task, checking, name="judge of objects", context=context)
+        task = context.run(self._world.loop.create_task, checking, name="check of objects", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await task
 
@@ -92,7 +92,7 @@ class ObjectsChecker:
     async def _check_all(self, coordinators: DisklessCoordinator) -> None:
         for coordinator_id in coordinators.coordinator_ids:
             await coordinators.until_loaded(coordinator_id)
-            checking = _CoordinatorJudging(coordinators, coordinator_id, self._objects, self._history)
+            checking = _CoordinatorCheck(coordinators, coordinator_id, self._objects, self._history)
             await checking.run(self._live)
         for key in sorted(self._objects.keys() - self._live):
             for coordinator_id in coordinators.coordinator_ids:
@@ -100,7 +100,7 @@ class ObjectsChecker:
                 self._opinions.setdefault(key, []).append(str(opinion))
 
 
-class _CoordinatorJudging:
+class _CoordinatorCheck:
     """Checks one coordinator that a node leads."""
 
     def __init__(

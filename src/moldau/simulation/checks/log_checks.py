@@ -14,7 +14,8 @@ acknowledged deletion is never undone.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from moldau.simulation.history import History, Outcome, PartitionName
+from moldau.protocol.partitions import TopicPartition
+from moldau.simulation.history import History, Outcome
 
 FinalLog = Sequence[tuple[int, bytes]]
 """The offset and the value of every record of a log. The log is read from its first offset to its end, at the
@@ -23,8 +24,8 @@ end of a scenario."""
 
 def check(
     history: History,
-    final: Mapping[PartitionName, FinalLog],
-    first_offsets: Mapping[PartitionName, int] | None = None,
+    final: Mapping[TopicPartition, FinalLog],
+    first_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> list[str]:
     """Return a sentence for every rule that the logs violate. The result is empty when no rule is violated.
 
@@ -47,11 +48,11 @@ def check(
     return found
 
 
-def _name(partition: PartitionName) -> str:
-    return f"{partition.topic}-{partition.index}"
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
 
 
-def _check_log(partition: PartitionName, log: FinalLog, first_offset: int) -> Iterator[str]:
+def _check_log(partition: TopicPartition, log: FinalLog, first_offset: int) -> Iterator[str]:
     places: dict[bytes, int] = {}
     for expected, (offset, value) in enumerate(log, first_offset):
         if offset != expected:
@@ -63,7 +64,7 @@ def _check_log(partition: PartitionName, log: FinalLog, first_offset: int) -> It
 
 
 def _check_productions(
-    history: History, partition: PartitionName, log: FinalLog, first_offset: int
+    history: History, partition: TopicPartition, log: FinalLog, first_offset: int
 ) -> Iterator[str]:
     by_offset = dict(log)
     present = {value for _, value in log}
@@ -88,10 +89,10 @@ def _check_productions(
                 yield f"{_name(partition)}: {value!r} was refused and is there"
     for offset, value in log:
         if value not in sent:
-            yield f"{_name(partition)}: nobody sent {value!r} at {offset}"
+            yield f"{_name(partition)}: no producer sent {value!r}, which is at {offset}"
 
 
-def _check_order(history: History, partition: PartitionName, log: FinalLog) -> Iterator[str]:
+def _check_order(history: History, partition: TopicPartition, log: FinalLog) -> Iterator[str]:
     numbers: dict[bytes, tuple[str, int]] = {}
     for production in history.productions:
         if production.partition == partition:
@@ -110,7 +111,7 @@ def _check_order(history: History, partition: PartitionName, log: FinalLog) -> I
 
 
 def _check_consumers(
-    history: History, partition: PartitionName, by_offset: dict[int, bytes], first_offset: int
+    history: History, partition: TopicPartition, by_offset: dict[int, bytes], first_offset: int
 ) -> Iterator[str]:
     positions: dict[str, int] = {}
     places: dict[bytes, int] = {}

@@ -38,7 +38,7 @@ class TieredAfterlife:
         assert node.process is not None
         checking = _check(cast(ServerNode, node.process.exhibit).get(TieredSubsystem), world, history)
         context = node.process.context()
-        task = context.run(world.loop.create_task, checking, name="judge of segments", context=context)
+        task = context.run(world.loop.create_task, checking, name="check of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await task
 

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
-from moldau.simulation.history import PartitionName
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.process import Process
 from moldau.storage.folders.file_names import LOG_SUFFIX, chunk_folder, chunk_of
-from moldau.storage.topic_partition import TopicPartition
 
 
 def chunk_problem(partition: PartitionRegistration) -> str | None:
@@ -21,7 +20,7 @@ def chunk_problem(partition: PartitionRegistration) -> str | None:
     return None
 
 
-def check_borders(name: PartitionName, partition: PartitionRegistration) -> Iterator[str]:
+def check_borders(name: TopicPartition, partition: PartitionRegistration) -> Iterator[str]:
     """Check that the chunks have no gaps between them."""
     chunks = partition.chunks
     starts = [each.start_offset for each in chunks[1:]] + [partition.start_offset]
@@ -33,7 +32,7 @@ def check_borders(name: PartitionName, partition: PartitionRegistration) -> Iter
 def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
     """The folders of chunks on a host's disk. Each entry is the name of a folder and the start offset of its
     chunk."""
-    disk = host.disk.mount(Process("judge"))
+    disk = host.disk.mount(Process("checks"))
     found = set()
     for name in disk.list(folder):
         named = chunk_of(name)
@@ -43,14 +42,14 @@ def chunk_folders(host: Host, folder: str) -> set[tuple[str, int]]:
 
 
 def first_common_offset(
-    name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str
+    name: TopicPartition, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str
 ) -> int:
     """The first offset that all in-sync replicas of a chunk have. It may be after the start of the chunk,
     because a replica of a tiered partition may have removed its first segments before the chunk ended."""
-    path = f"{folder}/{chunk_folder(TopicPartition(name.topic, name.index), chunk.start_offset)}"
+    path = f"{folder}/{chunk_folder(name, chunk.start_offset)}"
     first = chunk.start_offset
     for broker_id in chunk.isr:
-        disk = hosts[broker_id].disk.mount(Process("judge"))
+        disk = hosts[broker_id].disk.mount(Process("checks"))
         names = disk.list(path) if disk.is_dir(path) else []
         bases = [int(each.removesuffix(LOG_SUFFIX)) for each in names if each.endswith(LOG_SUFFIX)]
         first = max(first, min(bases, default=first))
@@ -58,14 +57,14 @@ def first_common_offset(
 
 
 def check_contents(
-    name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str, first_offset: int
+    name: TopicPartition, chunk: ChunkRegistration, hosts: dict[int, Host], folder: str, first_offset: int
 ) -> Iterator[str]:
     """Check that the replicas of a chunk are complete, and that their records at or after ``first_offset``
     are equal byte for byte. Each replica may have deleted the records before ``first_offset``."""
     contents: dict[int, bytes] = {}
-    path = f"{folder}/{chunk_folder(TopicPartition(name.topic, name.index), chunk.start_offset)}"
+    path = f"{folder}/{chunk_folder(name, chunk.start_offset)}"
     for broker_id in chunk.isr:
-        disk = hosts[broker_id].disk.mount(Process("judge"))
+        disk = hosts[broker_id].disk.mount(Process("checks"))
         if not disk.is_dir(path):
             yield f"{name}: broker {broker_id} has no chunk {chunk.start_offset}"
             continue

@@ -35,6 +35,8 @@ from moldau.protocol.own.chunks.alter_chunk_assignments import (
     AlterChunkAssignmentsRequest,
 )
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
+from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode
 from moldau.simulation.chunks.checks import check_borders, check_contents, chunk_folders, chunk_problem
 from moldau.simulation.chunks.readers import ChunkReader, ShortenedReader
@@ -52,7 +54,6 @@ from moldau.simulation.cluster.stories.replication_stories import (
     replica_content,
     replication,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.host import Host
@@ -195,14 +196,14 @@ class ChunkStory(ReplicationStory):
             client.disconnect()
 
     async def _delete(self, client: SimulatedClient) -> None:
-        offset = client.chance.randint(0, await client.list_offset(SHORTENED, -1))
+        offset = client.chance.randint(0, await client.list_offset(SHORTENED, LATEST_TIMESTAMP))
         self._deleted_before = max(self._deleted_before, offset)
         await client.delete_records(SHORTENED, offset)
 
-    async def _create(self, client: SimulatedClient, partition: PartitionName) -> None:
+    async def _create(self, client: SimulatedClient, partition: TopicPartition) -> None:
         brokers = client.chance.sample(NODE_IDS, REPLICAS)
         row = CreateChunksTopicPartition(
-            topic_name=partition.topic, partition_id=partition.index, broker_ids=brokers
+            topic_name=partition.topic, partition_id=partition.partition, broker_ids=brokers
         )
         request = CreateChunksRequest(topic_partitions=[row], timeout_ms=6_000)
         answer = await (await client.leader(partition)).request(request.API_KEY, 0, request)
@@ -211,7 +212,7 @@ class ChunkStory(ReplicationStory):
         self.history.note(f"chunk of {partition} on {brokers}: {outcome}")
         self.created += result.error_code is ErrorCode.none
 
-    async def _move(self, client: SimulatedClient, partition: PartitionName) -> None:
+    async def _move(self, client: SimulatedClient, partition: TopicPartition) -> None:
         found = self._partition(partition)
         if found is None or not found.chunks:
             return
@@ -220,7 +221,7 @@ class ChunkStory(ReplicationStory):
         brokers = None if is_cancelled else client.chance.sample(NODE_IDS, REPLICAS)
         row = AlterChunkAssignment(
             topic_name=partition.topic,
-            partition_id=partition.index,
+            partition_id=partition.partition,
             start_offset=chunk.start_offset,
             broker_ids=brokers,
         )
@@ -230,11 +231,11 @@ class ChunkStory(ReplicationStory):
         self.history.note(f"chunk {chunk.start_offset} of {partition} to {brokers}: {code.name}")
         self.moved += code is ErrorCode.none
 
-    async def _reassign(self, client: SimulatedClient, partition: PartitionName) -> None:
+    async def _reassign(self, client: SimulatedClient, partition: TopicPartition) -> None:
         """Move the active chunk to other brokers, or cancel its move."""
         is_cancelled = client.chance.random() < 0.3
         brokers = None if is_cancelled else client.chance.sample(NODE_IDS, REPLICAS)
-        row = ReassignablePartition(partition_index=partition.index, replicas=brokers)
+        row = ReassignablePartition(partition_index=partition.partition, replicas=brokers)
         topic = ReassignableTopic(name=partition.topic, partitions=[row])
         request = AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=5_000)
         answer = await client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request)
@@ -275,10 +276,10 @@ class ChunkStory(ReplicationStory):
                 return node.metadata.publisher.image
         return None
 
-    def _partition(self, name: PartitionName) -> PartitionRegistration | None:
+    def _partition(self, name: TopicPartition) -> PartitionRegistration | None:
         image = self._image()
         topic = None if image is None else image.topics.get(name.topic)
-        return None if topic is None else topic.partitions[name.index]
+        return None if topic is None else topic.partitions[name.partition]
 
     def _problem(self) -> str | None:
         for node_id in NODE_IDS:
@@ -326,6 +327,6 @@ class ChunkStory(ReplicationStory):
                     yield from self._chunk_differences(each, chunk, hosts, first_offset)
 
     def _chunk_differences(
-        self, name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], first_offset: int
+        self, name: TopicPartition, chunk: ChunkRegistration, hosts: dict[int, Host], first_offset: int
     ) -> Iterator[str]:
         yield from check_contents(name, chunk, hosts, FOLDER, first_offset)

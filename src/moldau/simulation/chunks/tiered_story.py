@@ -16,13 +16,13 @@ from types import MappingProxyType
 from typing import Final
 
 from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.protocol.partitions import TopicPartition
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.checks.tiered_checks import segment_problems
 from moldau.simulation.chunks.checks import check_contents, first_common_offset
 from moldau.simulation.chunks.story import CHUNK_PROPERTIES, FOLDER, ROLLING, SYNCED, ChunkStory, chunks
 from moldau.simulation.clients.client import Consumer
 from moldau.simulation.cluster.stories.replication_stories import NODE_IDS, PARTITIONS, TOPIC
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.host import Host
@@ -116,7 +116,7 @@ class TieredChunkStory(ChunkStory):
             await self._converge()
         return [*violations, *self.history.violations]
 
-    async def _read_all(self, name: str) -> dict[PartitionName, list[tuple[int, bytes]]]:
+    async def _read_all(self, name: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
         found = {}
         for number, each in enumerate(PARTITIONS):
             reader: Consumer = self._consumer(f"{name}-{number}", number, observed=False)
@@ -140,7 +140,7 @@ class TieredChunkStory(ChunkStory):
             self._seen, self._seen_s = found, now_s
         return None if now_s - self._seen_s >= SETTLED_S else "the chunks still change"
 
-    def _uncopied(self, name: PartitionName) -> str | None:
+    def _uncopied(self, name: TopicPartition) -> str | None:
         """The reason why the tier does not have all records before the active chunk; ``None`` if it has
         them."""
         metadata = self._partition(name)
@@ -149,7 +149,7 @@ class TieredChunkStory(ChunkStory):
             return f"{name} has {len(leaders)} leaders"
         (node_id, leader), log = leaders[0], leaders[0][1].log
         tier = self.nodes[node_id].get(TieredSubsystem).metadata
-        identity = TopicIdPartition(leader.key.topic_id, name.topic, name.index)
+        identity = TopicIdPartition(leader.key.topic_id, name.topic, name.partition)
         if not tier.is_ready(identity):
             return f"the metadata of {name} are not loaded"
         end = copied_until(
@@ -160,7 +160,7 @@ class TieredChunkStory(ChunkStory):
         return None
 
     def _chunk_differences(
-        self, name: PartitionName, chunk: ChunkRegistration, hosts: dict[int, Host], first_offset: int
+        self, name: TopicPartition, chunk: ChunkRegistration, hosts: dict[int, Host], first_offset: int
     ) -> Iterator[str]:
         first_offset = max(first_offset, first_common_offset(name, chunk, hosts, FOLDER))
         yield from check_contents(name, chunk, hosts, FOLDER, first_offset)

@@ -84,21 +84,21 @@ class TransactionalChunkStory(ChunkStory):
         await storm
         history.note("producers are done")
         await self._converge()
-        judges = [self._reader("judge", number) for number in range(len(PARTITIONS))]
-        await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in judges))
+        final_readers = [self._reader("judge", number) for number in range(len(PARTITIONS))]
+        await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in final_readers))
         for watch in watching:
             watch.cancel()
         await self._converge()
         for violation in self._differences():
             history.violate(violation)
         supervisor.cancel()
-        return [*history.violations, *self._judged(producers, observers, judges)]
+        return [*history.violations, *self._problems(producers, observers, final_readers)]
 
-    def _judged(
+    def _problems(
         self,
         producers: list[SlowProducer],
         observers: list[CommittedChunkReader],
-        judges: list[CommittedChunkReader],
+        final_readers: list[CommittedChunkReader],
     ) -> list[str]:
         transactions = [each for producer in producers for each in producer.transactions]
         polls = {each.name: dict(enumerate(one.reads for one in each.readers)) for each in producers}
@@ -106,11 +106,11 @@ class TransactionalChunkStory(ChunkStory):
         return [
             *check_transactions(
                 transactions,
-                {number: each.values for number, each in enumerate(judges)},
+                {number: each.values for number, each in enumerate(final_readers)},
                 {number: each.values for number, each in enumerate(observers)},
                 {},
             ),
-            *check_lists(transactions, dict(enumerate(each.reads for each in judges)), reads),
+            *check_lists(transactions, dict(enumerate(each.reads for each in final_readers)), reads),
         ]
 
     def _appender(self, number: int) -> SlowProducer:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.simulation.clients.client import Producer, RetryError, Sending, SimulatedClient
-from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream
 
 
@@ -22,7 +23,7 @@ async def open_passing_topic(
     chance = client.chance
     retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
     await client.create_topic(topic, 2, {**configs, **retention})
-    partition = PartitionName(topic, chance.randrange(2))
+    partition = TopicPartition(topic, chance.randrange(2))
     producer = Producer(
         producer_name,
         client.bootstrap,
@@ -35,11 +36,11 @@ async def open_passing_topic(
     producer.disconnect()
 
 
-async def delete_some_records(client: SimulatedClient, partition: PartitionName) -> None:
+async def delete_some_records(client: SimulatedClient, partition: TopicPartition) -> None:
     """Move the start of a partition to a random offset in the partition. If the request for the partition's
     end fails, do nothing."""
     try:
-        end = await client.list_offset(partition, -1)
+        end = await client.list_offset(partition, LATEST_TIMESTAMP)
     except (OSError, RetryError):
         return
     await client.delete_records(partition, client.chance.randint(0, end))

@@ -22,21 +22,19 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
-from moldau.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
+from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, read_records
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.clients.stale_leaders import is_replaced
-from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
+from moldau.simulation.history import History, Observation, Outcome, Production
 from moldau.simulation.world.process import PROCESS
 
 PRODUCE_VERSION = 11
@@ -105,7 +103,7 @@ class SimulatedClient:
             self._connection.close()
             self._connection = None
 
-    async def leader(self, partition: PartitionName) -> RpcConnection:
+    async def leader(self, partition: TopicPartition) -> RpcConnection:
         """Return a connection to the leader of a partition. Raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
@@ -188,9 +186,9 @@ class SimulatedClient:
                 pass
             await self.pause()
 
-    async def delete_records(self, partition: PartitionName, before_offset: int) -> int:
+    async def delete_records(self, partition: TopicPartition, before_offset: int) -> int:
         """Delete the records before an offset. Returns the partition's first offset afterwards."""
-        wanted = DeleteRecordsPartition(partition_index=partition.index, offset=before_offset)
+        wanted = DeleteRecordsPartition(partition_index=partition.partition, offset=before_offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=partition.topic, partitions=[wanted])], timeout_ms=5_000
         )
@@ -213,12 +211,12 @@ class SimulatedClient:
             await self.pause()
 
     async def list_offset(
-        self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
+        self, partition: TopicPartition, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
         """Request an offset of a partition from the partition's leader. The timestamp -2 means the first
         offset, and -1 means the end. Raises RetryError or OSError."""
         connection = await self.leader(partition)
-        wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
+        wanted = ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
         request = ListOffsetsRequest(replica_id=-1, topics=[topic])
         response = await connection.request(ApiKey.LIST_OFFSETS, version, request)
@@ -271,7 +269,7 @@ class Producer(SimulatedClient):
         bootstrap: Bootstrap,
         history: History,
         chance: random.Random,
-        partition: PartitionName,
+        partition: TopicPartition,
         sending: Sending | None = None,
     ) -> None:
         super().__init__(name, bootstrap, history, chance)
@@ -357,7 +355,7 @@ class Producer(SimulatedClient):
             producer_epoch=epoch,
             base_sequence=production.first_number % SEQUENCE_MODULUS if self.idempotent else -1,
         )
-        data = PartitionProduceData(index=self.partition.index, records=memoryview(batch))
+        data = PartitionProduceData(index=self.partition.partition, records=memoryview(batch))
         topic = TopicProduceData(name=self.partition.topic, partition_data=[data])
         request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
         response = await connection.request(ApiKey.PRODUCE, PRODUCE_VERSION, request)
@@ -392,7 +390,7 @@ class Consumer(SimulatedClient):
         bootstrap: Bootstrap,
         history: History,
         chance: random.Random,
-        partition: PartitionName,
+        partition: TopicPartition,
         *,
         observed: bool = True,
         shortened: bool = False,
@@ -434,7 +432,7 @@ class Consumer(SimulatedClient):
 
     async def _fetch(self, connection: RpcConnection) -> None:
         wanted = FetchPartition(
-            partition=self.partition.index,
+            partition=self.partition.partition,
             fetch_offset=self.position,
             partition_max_bytes=self.chance.choice((1, 1_000, 1_000_000)),
         )
@@ -475,7 +473,7 @@ class Consumer(SimulatedClient):
         self.history.violate(f"{self.name} is sent to broker {broker_id}, but it has no rack")
 
     async def _begin_again(self) -> None:
-        first = await self.list_offset(self.partition, -2)
+        first = await self.list_offset(self.partition, EARLIEST_TIMESTAMP)
         if first <= self.position:
             self.history.violate(f"{self.name}: {self.position} is out of range, the first offset is {first}")
             return

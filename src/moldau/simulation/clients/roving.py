@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
 from moldau.simulation.clients.client import METADATA_VERSION, Producer
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import PartitionName
 
 CHANGE_CHANCE = 0.2
 
@@ -53,7 +53,7 @@ class BrokerConnections:
 class RovingProducer(Producer):
     """A producer that treats every broker as the leader."""
 
-    async def leader(self, partition: PartitionName) -> RpcConnection:
+    async def leader(self, partition: TopicPartition) -> RpcConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         bootstrap = await self._begin()

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import PartitionName
 
 _METADATA_VERSION: Final = 9
 
@@ -28,7 +28,7 @@ class BrokerPlace(Protocol):
 
 
 async def is_replaced(
-    connection: RpcConnection, partition: PartitionName, name: str, brokers: Iterable[BrokerPlace]
+    connection: RpcConnection, partition: TopicPartition, name: str, brokers: Iterable[BrokerPlace]
 ) -> bool:
     """Whether one of ``brokers`` knows a newer leader epoch of the partition than the broker at the other end
     of ``connection``. Brokers that do not answer are left out. Raises OSError if this connection fails."""
@@ -45,7 +45,7 @@ async def is_replaced(
     return False
 
 
-async def _leader_epoch(connection: RpcConnection, partition: PartitionName) -> int:
+async def _leader_epoch(connection: RpcConnection, partition: TopicPartition) -> int:
     """The leader epoch in a broker's metadata; -1 if the broker does not know the partition."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=partition.topic)])
     response = await connection.request(ApiKey.METADATA, _METADATA_VERSION, request)

@@ -201,7 +201,7 @@ async def _look_for(scene: Scene, condition: Callable[[], bool], limit_s: float)
     deadline_s = loop.elapsed_s() + limit_s
     found: asyncio.Future[bool] = loop.create_future()
 
-    def look() -> None:
+    def check() -> None:
         if found.done():
             return  # the task that waits was cancelled
         try:
@@ -212,9 +212,9 @@ async def _look_for(scene: Scene, condition: Callable[[], bool], limit_s: float)
         if holds or loop.elapsed_s() > deadline_s:
             found.set_result(holds)
         else:
-            loop.call_later(LOOK_EVERY_S, look)
+            loop.call_later(LOOK_EVERY_S, check)
 
-    look()
+    check()
     return await found
 
 

@@ -5,8 +5,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.clients.client import Bootstrap
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
 from moldau.simulation.scenario import Scenario
@@ -24,7 +25,7 @@ class GroupsAtWork:
         history: History,
         seed: int,
         brokers: Sequence[Bootstrap],
-        partitions: Sequence[PartitionName],
+        partitions: Sequence[TopicPartition],
         run_on: "Callable[[str, Coroutine[Any, Any, Any]], asyncio.Task[Any]]",
     ) -> None:
         """``partitions`` are the partitions of the topic whose offsets are committed. ``run_on`` runs a

@@ -12,10 +12,10 @@ from moldau.protocol.messages.alter_partition_reassignments import (
 )
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import PartitionName
 
 ALTER_VERSION: Final = 1
 LIST_VERSION: Final = 0
@@ -28,7 +28,7 @@ class Mover:
     def __init__(
         self,
         client: SimulatedClient,
-        partitions: Sequence[PartitionName],
+        partitions: Sequence[TopicPartition],
         brokers: Sequence[int],
         replicas_min: int,
     ) -> None:
@@ -77,11 +77,11 @@ class Mover:
         ):
             await self._client.pause()
 
-    async def move(self, partition: PartitionName, target: Sequence[int] | None) -> bool:
+    async def move(self, partition: TopicPartition, target: Sequence[int] | None) -> bool:
         """Request a move. With None, request that the move is cancelled. Returns whether the request was
         accepted."""
         self._client.history.note(f"move {partition} to {target}")
-        wanted = ReassignablePartition(partition_index=partition.index, replicas=target)
+        wanted = ReassignablePartition(partition_index=partition.partition, replicas=target)
         request = AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=partition.topic, partitions=[wanted])]
         )

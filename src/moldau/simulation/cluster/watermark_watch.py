@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.simulation.cluster.replica_agreement import WatermarkMonotonicity
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 
 _LOOK_EVERY_S: Final = 0.05
 """Interval, in virtual time, at which newly opened replicas are found."""
 
-Replicas = Callable[[PartitionName], Iterator[tuple[int, ClassicPartition]]]
+Replicas = Callable[[TopicPartition], Iterator[tuple[int, ClassicPartition]]]
 """The replicas of a partition on the running nodes, with the ids of these nodes."""
 
 
@@ -21,7 +22,7 @@ class WatermarkWatch:
     """Has one checker for each partition. The checker is called at every move of a watermark. A replica that
     is opened again counts as a new replica."""
 
-    def __init__(self, partitions: Iterable[PartitionName], replicas: Replicas, history: History) -> None:
+    def __init__(self, partitions: Iterable[TopicPartition], replicas: Replicas, history: History) -> None:
         self._replicas = replicas
         self._history = history
         self._checkers = {partition: WatermarkMonotonicity(history) for partition in partitions}

@@ -69,7 +69,7 @@ class CoordinatorAgreement:
         self._watched: object = None
         """The log whose snapshots wait until the reference has replayed the records before them."""
 
-    async def look(self, life: str, host: ShardHost[Any, Any]) -> None:
+    async def check(self, life: str, host: ShardHost[Any, Any]) -> None:
         """Replay committed records. If the coordinator is loaded and has not decided on later records,
         compare the states."""
         log = host.term.log
@@ -173,7 +173,7 @@ async def watch_coordinators(
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         for each in watched:
-            await each.look(agreement_of)
+            await each.check(agreement_of)
 
 
 class CoordinatorWatch:
@@ -204,7 +204,7 @@ class _WatchedHost:
         self._node: Any = None
         self._registry: CoordinatorRegistry | None = None
 
-    async def look(self, agreement_of: Callable[[Host, ShardHost[Any, Any]], CoordinatorAgreement]) -> None:
+    async def check(self, agreement_of: Callable[[Host, ShardHost[Any, Any]], CoordinatorAgreement]) -> None:
         """Check the coordinators that the host's process leads."""
         process = self._host.process
         node: Any = None if process is None or not process.alive else process.exhibit
@@ -218,7 +218,7 @@ class _WatchedHost:
             for partition in runtime.partitions:
                 led = runtime.led(partition)
                 if led is not None and process.alive:
-                    await agreement_of(self._host, led).look(process.name, led)
+                    await agreement_of(self._host, led).check(process.name, led)
 
 
 def _without_effects(reference: Any) -> Any:

@@ -10,8 +10,8 @@ of the metadata, and requests for partitions get errors.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.damage.files import FileDamage
-from moldau.simulation.history import PartitionName
 from moldau.simulation.world.disks.lost_files import DATA
 
 
@@ -21,8 +21,8 @@ class Contents:
 
     topics: Mapping[str, int]
     """The number of partitions of each topic, without internal topics."""
-    records: Mapping[PartitionName, Sequence[tuple[int, bytes]]]
-    unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
+    records: Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
+    unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
     """If a partition cannot be read to its end: the offset at which reading stops, and the error that the
     client got."""
     live_objects: Collection[str] = ()
@@ -78,7 +78,7 @@ def check_start(
 
 
 def _check_partition(
-    partition: PartitionName,
+    partition: TopicPartition,
     before: Sequence[tuple[int, bytes]],
     after: Contents,
     reports: Reports,
@@ -111,8 +111,8 @@ def _check_partition(
     return found
 
 
-def _name(partition: PartitionName) -> str:
-    return f"{partition.topic}-{partition.index}"
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
 
 
 def _lacks_metadata(damages: Sequence[FileDamage], health: str) -> bool:

@@ -7,6 +7,8 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.records.batch import check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import read_records
@@ -20,7 +22,7 @@ from moldau.simulation.clients.client import (
     joined,
 )
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 
 PATIENCE_S: Final = 60.0
 """If each read returns the same error for this time, the record counts as unreadable."""
@@ -49,7 +51,7 @@ class Reader(SimulatedClient):
             except OSError:
                 await self.pause()
 
-    async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
+    async def read(self, partition: TopicPartition) -> tuple[list[tuple[int, bytes]], str | None]:
         """Read all records. If reading stops early, the error is also returned."""
         found: list[tuple[int, bytes]] = []
         position = end = -1
@@ -60,8 +62,8 @@ class Reader(SimulatedClient):
                 if position < 0:
                     # The high watermark in a Fetch response covers only the commits that the broker has read.
                     # Therefore the end of the partition is requested, too.
-                    end = await self.list_offset(partition, -1)
-                    position = await self.list_offset(partition, -2)
+                    end = await self.list_offset(partition, LATEST_TIMESTAMP)
+                    position = await self.list_offset(partition, EARLIEST_TIMESTAMP)
                 position, high_watermark, batch_records = await self._fetch(partition, position)
                 found += batch_records
                 if position >= max(end, high_watermark):
@@ -79,12 +81,12 @@ class Reader(SimulatedClient):
             await self.pause()
 
     async def _fetch(
-        self, partition: PartitionName, position: int
+        self, partition: TopicPartition, position: int
     ) -> tuple[int, int, list[tuple[int, bytes]]]:
         """The next position, the high watermark, and the records at ``position`` and after it."""
         connection = await self.leader(partition)
         wanted = FetchPartition(
-            partition=partition.index, fetch_offset=position, partition_max_bytes=1_000_000
+            partition=partition.partition, fetch_offset=position, partition_max_bytes=1_000_000
         )
         request = FetchRequest(
             max_wait_ms=500,
@@ -98,7 +100,7 @@ class Reader(SimulatedClient):
         answer = response.responses[0].partitions[0]
         if answer.error_code is ErrorCode.offset_out_of_range:
             # Retention can delete the next record between two requests.
-            start = await self.list_offset(partition, -2)
+            start = await self.list_offset(partition, EARLIEST_TIMESTAMP)
             if start > position:
                 return start, -1, []
         if answer.error_code is not ErrorCode.none:

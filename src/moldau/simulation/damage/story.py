@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
@@ -18,7 +19,7 @@ from moldau.simulation.damage.checks import Contents, Reports, check_refusal, ch
 from moldau.simulation.damage.files import Copy, FileDamage, copy_of, damage, restore
 from moldau.simulation.damage.objects import live_objects
 from moldau.simulation.damage.reading import PATIENCE_S, Reader, health
-from moldau.simulation.history import History, Outcome, PartitionName
+from moldau.simulation.history import History, Outcome
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -121,7 +122,7 @@ class DamageStory:
             for name in ("group-0", "group-1")
         ]
         self._partitions = [
-            PartitionName(topic, index) for topic in _TOPICS for index in range(PARTITION_COUNT)
+            TopicPartition(topic, index) for topic in _TOPICS for index in range(PARTITION_COUNT)
         ]
 
     async def run(self) -> list[str]:
@@ -195,7 +196,7 @@ class DamageStory:
         first = len(self.history.productions)
         producers = []
         for partition in self._partitions:
-            name = f"producer-{self._round}-{partition.topic}-{partition.index}"
+            name = f"producer-{self._round}-{partition.topic}-{partition.partition}"
             chance = stream(self._world.seed, name)
             keyed = partition.topic == COMPACTED
             producer = Producer(name, self._bootstrap, self.history, chance, partition, Sending(keyed=keyed))
@@ -224,7 +225,7 @@ class DamageStory:
             self._bootstrap,
             self.history,
             client.chance,
-            PartitionName(topic, 0),
+            TopicPartition(topic, 0),
             Sending(keyed=kind == COMPACTED),
         )
         await producer.run(10, pause_s=0.1)
@@ -315,11 +316,11 @@ class DamageStory:
     async def _contents(self, name: str) -> Contents:
         reader = Reader(name, self._bootstrap, self.history, stream(self._world.seed, name))
         topics = await self._on(f"topics {name}", reader.topics())
-        records: dict[PartitionName, list[tuple[int, bytes]]] = {}
-        unreadable: dict[PartitionName, str] = {}
+        records: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+        unreadable: dict[TopicPartition, str] = {}
         for partition in self._partitions:
             each = Reader(name, self._bootstrap, self.history, stream(self._world.seed, name, *partition))
-            where = f"{name} {partition.topic}-{partition.index}"
+            where = f"{name} {partition.topic}-{partition.partition}"
             records[partition], error = await self._on(where, each.read(partition))
             if error is not None:
                 unreadable[partition] = error

@@ -17,9 +17,10 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import RetryError, SimulatedClient
-from moldau.simulation.history import History, Outcome, PartitionName, Production
+from moldau.simulation.history import History, Outcome, Production
 
 EPOCH_VERSION: Final = 4
 
@@ -44,7 +45,7 @@ class Read(NamedTuple):
     epochs: Mapping[int, int]
 
 
-Contents = Mapping[PartitionName, Read]
+ReadContents = Mapping[TopicPartition, Read]
 
 
 class RecordChecker:
@@ -54,13 +55,13 @@ class RecordChecker:
         """``idempotent`` are the names of the idempotent producers."""
         self._history = history
         self._idempotent = {name.encode() for name in idempotent}
-        self._served: dict[tuple[PartitionName, int, int], bytes] = {}
+        self._served: dict[tuple[TopicPartition, int, int], bytes] = {}
         """Every record that was read, by partition, offset and leader epoch."""
         self._moved: dict[int, int] = {}
         """The offset of each production (a produced batch) that was acknowledged after a restored cut,
         because the restore may have moved the batch. The key is the ``id`` of the production."""
 
-    def check(self, after: Contents, cut_s: float) -> None:
+    def check(self, after: ReadContents, cut_s: float) -> None:
         """Check all records after a restore. The restored cut began at ``cut_s``."""
         for production in self._history.productions:
             if production.outcome is Outcome.OK:
@@ -69,7 +70,7 @@ class RecordChecker:
             self._check_order(partition, [value for _, value in read.records])
         self.note_read(after)
 
-    def note_read(self, contents: Contents) -> None:
+    def note_read(self, contents: ReadContents) -> None:
         """Compare these records with the records that were read earlier. Two records with the same offset and
         epoch must be equal."""
         for partition, read in contents.items():
@@ -80,7 +81,7 @@ class RecordChecker:
                     self._history.violate(f"{key} was {known!r}, and is {value!r} in the same epoch")
 
     async def check_epochs(
-        self, client: SimulatedClient, partition: PartitionName, before: Read, after: Mapping[int, bytes]
+        self, client: SimulatedClient, partition: TopicPartition, before: Read, after: Mapping[int, bytes]
     ) -> None:
         """Check that a consumer that has read the records ``before`` can detect the offsets that have other
         records now."""
@@ -113,7 +114,7 @@ class RecordChecker:
             if offset >= 0 and offset not in offsets[first]:
                 self._history.violate(f"{first!r} was at {offset} before the cut, and is at {offsets[first]}")
 
-    def _check_order(self, partition: PartitionName, values: Iterable[bytes]) -> None:
+    def _check_order(self, partition: TopicPartition, values: Iterable[bytes]) -> None:
         last: dict[bytes, int] = {}
         for value in values:
             producer, _, rest = value.partition(b"/")
@@ -123,11 +124,11 @@ class RecordChecker:
             last[producer] = number
 
 
-async def end_of_epoch(client: SimulatedClient, partition: PartitionName, epoch: int) -> int:
+async def end_of_epoch(client: SimulatedClient, partition: TopicPartition, epoch: int) -> int:
     """The end offset of a leader epoch (KIP-320). The request is repeated until the leader has the epoch."""
     wanted = OffsetForLeaderTopic(
         topic=partition.topic,
-        partitions=[OffsetForLeaderPartition(partition=partition.index, leader_epoch=epoch)],
+        partitions=[OffsetForLeaderPartition(partition=partition.partition, leader_epoch=epoch)],
     )
     while True:
         try:

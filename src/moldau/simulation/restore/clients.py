@@ -13,11 +13,12 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import Bootstrap, RetryError
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.offsets.committer import OFFSET_COMMIT_VERSION, OFFSET_FETCH_VERSION
 from moldau.simulation.offsets.group_client import FIND_COORDINATOR_VERSION, GroupClient
 from moldau.simulation.transactions.producer import TransactionalProducer
@@ -41,7 +42,7 @@ class RovingTransactionalProducer(TransactionalProducer):
         brokers: Sequence[Bootstrap],
         history: History,
         chance: random.Random,
-        places: Sequence[PartitionName],
+        places: Sequence[TopicPartition],
         *,
         bumps: bool,
     ) -> None:

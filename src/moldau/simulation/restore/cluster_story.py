@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.checks.diskless_checks import ObjectsChecker
 from moldau.simulation.clients.client import Sending, SimulatedClient
 from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.damage.reading import Reader
-from moldau.simulation.history import History, PartitionName
-from moldau.simulation.restore.checks import Contents, Read, RecordChecker, TimedHistory
+from moldau.simulation.history import History
+from moldau.simulation.restore.checks import Read, ReadContents, RecordChecker, TimedHistory
 from moldau.simulation.restore.clients import (
     GroupProgress,
     Losses,
@@ -30,7 +31,7 @@ from moldau.simulation.world.object_storage import CLASS_NAME
 from moldau.simulation.world.world import World
 
 TOPIC: Final = "events"
-PARTITIONS: Final = [PartitionName(TOPIC, index) for index in range(2)]
+PARTITIONS: Final = [TopicPartition(TOPIC, index) for index in range(2)]
 ROUNDS: Final = 2
 WORK_LIMIT_S: Final = 400.0
 RECORDS_A_ROUND: Final = 50
@@ -125,9 +126,9 @@ class RestoredClusterStory:
             "group", self._cluster.addresses, self.history, stream(world.seed, "group"), TOPIC
         )
 
-    def _producer(self, place: PartitionName, name: str, *, idempotent: bool) -> RovingProducer:
+    def _producer(self, place: TopicPartition, name: str, *, idempotent: bool) -> RovingProducer:
         producer: RovingProducer = self._begin_at_any(
-            RovingProducer, f"producer-{place.index}-{name}", place, Sending(idempotent=idempotent)
+            RovingProducer, f"producer-{place.partition}-{name}", place, Sending(idempotent=idempotent)
         )
         return producer
 
@@ -211,7 +212,7 @@ class RestoredClusterStory:
 
     # Checks --------------------------------------------------------------------------------------
 
-    async def _check(self, number: int, before: Contents, cut_s: float) -> None:
+    async def _check(self, number: int, before: ReadContents, cut_s: float) -> None:
         # A leader returns only the commits that it knows. It learns of other brokers' commits a little later.
         await asyncio.sleep(QUIET_S)
         after = await self._contents(f"after {number}")
@@ -223,7 +224,7 @@ class RestoredClusterStory:
         self._records.note_read(after)
         for place, read in before.items():
             client = self._begin_at_any(
-                SimulatedClient, f"epochs of {place.index} in life {self._cluster.lives}"
+                SimulatedClient, f"epochs of {place.partition} in life {self._cluster.lives}"
             )
             found = dict(after[place].records)
             await self._on(client.name, self._records.check_epochs(client, place, read, found))
@@ -235,7 +236,7 @@ class RestoredClusterStory:
 
     async def _check_transactions(self, number: int) -> None:
         readers = [
-            self._begin_at_any(LeaderReader, f"committed-{number}-{place.index}", *place)
+            self._begin_at_any(LeaderReader, f"committed-{number}-{place.partition}", *place)
             for place in PARTITIONS
         ]
         await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in readers))
@@ -256,10 +257,10 @@ class RestoredClusterStory:
         now_ms = self._cluster.hosts[0].clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
 
-    async def _contents(self, name: str) -> Contents:
-        found: dict[PartitionName, Read] = {}
+    async def _contents(self, name: str) -> ReadContents:
+        found: dict[TopicPartition, Read] = {}
         for place in PARTITIONS:
-            reader = self._begin_at_any(Reader, f"{name} {place.index}")
+            reader = self._begin_at_any(Reader, f"{name} {place.partition}")
             records, error = await self._on(reader.name, reader.read(place))
             found[place] = Read(records, reader.epochs)
             if error is not None:

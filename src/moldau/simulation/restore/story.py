@@ -14,14 +14,15 @@ from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectStorage
+from moldau.protocol.partitions import TopicPartition
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
 from moldau.simulation.clients.client import Bootstrap, Producer, Sending, SimulatedClient
 from moldau.simulation.damage.reading import Reader
-from moldau.simulation.history import History, PartitionName
-from moldau.simulation.restore.checks import Contents, Read, RecordChecker, TimedHistory
+from moldau.simulation.history import History
+from moldau.simulation.restore.checks import Read, ReadContents, RecordChecker, TimedHistory
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
@@ -77,7 +78,7 @@ class RestoreStory:
         self._report: RestoreReport | None = None
         self._times = TimedHistory(world.loop.elapsed_s)
         self.history: History = self._times
-        self._partitions = [PartitionName(TOPIC, index) for index in range(PARTITION_COUNT)]
+        self._partitions = [TopicPartition(TOPIC, index) for index in range(PARTITION_COUNT)]
         self._producers: list[Producer] = []
 
     async def run(self) -> list[str]:
@@ -98,8 +99,8 @@ class RestoreStory:
                 break
         return self.history.violations
 
-    def _producer(self, partition: PartitionName, number: int) -> Producer:
-        name = f"producer-{partition.index}-{number}"
+    def _producer(self, partition: TopicPartition, number: int) -> Producer:
+        name = f"producer-{partition.partition}-{number}"
         chance = stream(self._world.seed, name)
         sending = Sending(idempotent=number > 0)
         return Producer(name, self._bootstrap, self.history, chance, partition, sending)
@@ -167,7 +168,7 @@ class RestoreStory:
 
     # Checks --------------------------------------------------------------------------------------
 
-    async def _check(self, before: Contents, after: Contents) -> None:
+    async def _check(self, before: ReadContents, after: ReadContents) -> None:
         report = self._report
         if report is None:
             self.history.violate("no state was saved before the disks vanished")
@@ -180,7 +181,7 @@ class RestoreStory:
         self._checker.note_read(before)
         self._checker.check(after, cut_s)
         for partition, read in before.items():
-            client = self._client(f"epochs of {partition.index} in life {self._node.life}")
+            client = self._client(f"epochs of {partition.partition} in life {self._node.life}")
             found = dict(after[partition].records)
             await self._on(client.name, self._checker.check_epochs(client, partition, read, found))
 
@@ -189,13 +190,13 @@ class RestoreStory:
         now_ms = self._node.clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
 
-    async def _contents(self, name: str) -> Contents:
-        found: dict[PartitionName, Read] = {}
+    async def _contents(self, name: str) -> ReadContents:
+        found: dict[TopicPartition, Read] = {}
         for partition in self._partitions:
             seed = stream(self._world.seed, name, *partition)
             reader = Reader(name, self._bootstrap, self.history, seed)
             records, error = await self._on(
-                f"{name} {partition.topic} {partition.index}", reader.read(partition)
+                f"{name} {partition.topic} {partition.partition}", reader.read(partition)
             )
             found[partition] = Read(records, reader.epochs)
             if error is not None:

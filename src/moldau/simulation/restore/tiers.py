@@ -17,9 +17,10 @@ from moldau.backup.restore.remote_segments import RemoteSegments
 from moldau.backup.restore.saved_state import pieces_of
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.objects.storage import ObjectNotFoundError, ObjectStorage
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.clients.client import Producer, Sending
-from moldau.simulation.history import Outcome, PartitionName
+from moldau.simulation.history import Outcome
 from moldau.simulation.restore.story import PROPERTIES, WORK_LIMIT_S, RestoreStory
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -27,8 +28,8 @@ from moldau.simulation.world.object_storage import open_simulated
 from moldau.simulation.world.world import World
 from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
 
-CLASSIC: Final = PartitionName("past", 0)
-EXPIRING: Final = PartitionName("expiring", 0)
+CLASSIC: Final = TopicPartition("past", 0)
+EXPIRING: Final = TopicPartition("expiring", 0)
 CONFIGS: Final = {
     CLASSIC: {
         "diskless.enable": "false",
@@ -79,7 +80,7 @@ class TierStory(RestoreStory):
             work = [self._on(f"{each.name} {number}", each.run(sent, pause_s=0.2)) for each in producers]
             await asyncio.sleep(self._chance.uniform(12.0, 20.0))
             # Most of these topics are not in a saved state yet.
-            late = PartitionName(f"late-{number}", 0)
+            late = TopicPartition(f"late-{number}", 0)
             await self._create(late, {})
             await self._on(late.topic, self._plain(late).run(20, pause_s=0.05))
             await self._vanish(number)
@@ -97,11 +98,11 @@ class TierStory(RestoreStory):
         await checking
         return self.history.violations
 
-    async def _create(self, partition: PartitionName, configs: dict[str, str]) -> None:
+    async def _create(self, partition: TopicPartition, configs: dict[str, str]) -> None:
         name = f"admin of {partition.topic}"
         await self._on(name, self._client(name).create_topic(partition.topic, 1, configs))
 
-    def _plain(self, partition: PartitionName) -> Producer:
+    def _plain(self, partition: TopicPartition) -> Producer:
         name = f"producer of {partition.topic}"
         chance = stream(self._world.seed, name)
         # Local records are lost. An idempotent producer could therefore not continue.

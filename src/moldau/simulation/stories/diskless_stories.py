@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.checks.consolidation_checks import ConsolidationAfterlife
 from moldau.simulation.checks.diskless_checks import DisklessAfterlife
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
@@ -139,8 +139,8 @@ def diskless_transactions() -> Scenario:
         await client.create_topic(CLASSIC, 1, {"diskless.enable": "false", **kept})
 
     partitions = (
-        *(PartitionName(KEPT, index) for index in range(PARTITION_COUNT)),
-        PartitionName(CLASSIC, 0),
+        *(TopicPartition(KEPT, index) for index in range(PARTITION_COUNT)),
+        TopicPartition(CLASSIC, 0),
     )
     faults = (*ALWAYS, Fault.KILL)
     return replace(
@@ -199,7 +199,7 @@ def story(
         await client.create_topic(SHORTENED, PARTITION_COUNT, limits)
 
     topics = (KEPT, SHORTENED)
-    partitions = tuple(PartitionName(topic, index) for index in range(PARTITION_COUNT) for topic in topics)
+    partitions = tuple(TopicPartition(topic, index) for index in range(PARTITION_COUNT) for topic in topics)
     return Scenario(
         program,
         partitions,
@@ -225,7 +225,7 @@ async def _meddle(client: SimulatedClient) -> None:
         await open_passing_topic(
             client, topic, f"passer-{number}", {"diskless.enable": "true"}, records=30, pause_s=0.05
         )
-        await delete_some_records(client, PartitionName(SHORTENED, chance.randrange(PARTITION_COUNT)))
+        await delete_some_records(client, TopicPartition(SHORTENED, chance.randrange(PARTITION_COUNT)))
         if chance.random() < 0.7:
             await client.delete_topic(topic)
         await client.pause()

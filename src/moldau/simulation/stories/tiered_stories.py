@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.simulation.checks.tiered_checks import TieredAfterlife
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
@@ -103,10 +103,10 @@ def _story(
         await client.create_topic(SWITCHING, 1, {**_TIERED, **configs})
 
     partitions = (
-        PartitionName(KEPT, 0),
-        PartitionName(SHORTENED, 0),
-        PartitionName(KEPT, 1),
-        PartitionName(SWITCHING, 0),
+        TopicPartition(KEPT, 0),
+        TopicPartition(SHORTENED, 0),
+        TopicPartition(KEPT, 1),
+        TopicPartition(SWITCHING, 0),
     )
     return Scenario(
         program,
@@ -131,7 +131,7 @@ async def _meddle(client: SimulatedClient) -> None:
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(client, topic, f"passer-{number}", _TIERED, records=20, pause_s=0.2)
-        await delete_some_records(client, PartitionName(SHORTENED, 0))
+        await delete_some_records(client, TopicPartition(SHORTENED, 0))
         await _switch(client)
         if chance.random() < 0.7:
             await client.delete_topic(topic)

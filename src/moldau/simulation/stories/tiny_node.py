@@ -24,15 +24,14 @@ from moldau.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
 from moldau.records.batch import validate_produce
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.simulation.history import PartitionName
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
-PARTITION = PartitionName("tiny", 0)
+PARTITION = TopicPartition("tiny", 0)
 PORT = 9092
 _FOLDER = "/data/tiny-0"
 _PRODUCER_IDS = "/data/producer-ids"
@@ -62,7 +61,7 @@ class TinyNode:
         disk.make_dirs("/data")
         disk.sync_dir("/")
         self._log = await self._machine.workers.run(
-            PartitionLog.open, self._machine, _FOLDER, TopicPartition(*PARTITION), self._config
+            PartitionLog.open, self._machine, _FOLDER, PARTITION, self._config
         )
         await self._log.flush()
         loop = asyncio.get_running_loop()
@@ -88,7 +87,7 @@ class TinyNode:
 
     def _metadata(self) -> Message:
         partition = MetadataResponsePartition(
-            partition_index=PARTITION.index, leader_id=1, replica_nodes=[1], isr_nodes=[1]
+            partition_index=PARTITION.partition, leader_id=1, replica_nodes=[1], isr_nodes=[1]
         )
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=1, host="node-1", port=PORT)],

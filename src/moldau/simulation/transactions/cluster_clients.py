@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import ProduceRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import RETRIABLE, Bootstrap, RetryError
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.transactions.producer import RETRIED, TransactionalProducer, errors_of
 from moldau.simulation.transactions.reader import CommittedReader
 from moldau.simulation.transactions.record import RecordedTransaction
@@ -28,7 +29,7 @@ class LeaderReader(CommittedReader):
     """A consumer with ``read_committed`` that reads from the partition's leader on any broker."""
 
     async def _opened(self) -> RpcConnection:
-        return await self.leader(PartitionName(self._topic, self.partition))
+        return await self.leader(TopicPartition(self._topic, self.partition))
 
 
 class ClusterProducer(TransactionalProducer):
@@ -44,7 +45,7 @@ class ClusterProducer(TransactionalProducer):
         brokers: Sequence[Bootstrap],
         history: History,
         chance: random.Random,
-        places: Sequence[PartitionName],
+        places: Sequence[TopicPartition],
         *,
         bumps: bool,
         anywhere: frozenset[str],
@@ -67,7 +68,7 @@ class ClusterProducer(TransactionalProducer):
         if self.chance.random() < _POLL_CHANCE:
             await self.chance.choice(self.readers).poll()
 
-    async def _address_of(self, place: PartitionName) -> Bootstrap:
+    async def _address_of(self, place: TopicPartition) -> Bootstrap:
         if place.topic in self._anywhere:
             return self._routes.any_broker()
         return await self._routes.leader(place)
@@ -92,5 +93,5 @@ class ClusterProducer(TransactionalProducer):
     async def _broker_for(self, api_key: ApiKey, request: Message) -> Bootstrap:
         if isinstance(request, ProduceRequest):
             rows = request.topic_data[0]
-            return await self._address_of(PartitionName(rows.name, rows.partition_data[0].index))
+            return await self._address_of(TopicPartition(rows.name, rows.partition_data[0].index))
         return await self._routes.coordinator(GROUP if api_key is ApiKey.TXN_OFFSET_COMMIT else TRANSACTION)

@@ -19,13 +19,14 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import Message
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import Bootstrap, RetryError, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.transactions.record import ZOMBIE, Fate, RecordedTransaction
 
 TIMEOUT_MS: Final = 4_000
@@ -61,7 +62,7 @@ class TransactionalProducer(SimulatedClient):
         bootstrap: Bootstrap,
         history: History,
         chance: random.Random,
-        places: Sequence[PartitionName],
+        places: Sequence[TopicPartition],
         *,
         bumps: bool,
         sends_late: bool = False,
@@ -168,7 +169,7 @@ class TransactionalProducer(SimulatedClient):
 
         return asyncio.get_running_loop().create_task(send())
 
-    async def _address_of(self, place: PartitionName) -> Bootstrap:
+    async def _address_of(self, place: TopicPartition) -> Bootstrap:
         """Return a broker that accepts records of a partition."""
         return self.bootstrap
 
@@ -185,7 +186,7 @@ class TransactionalProducer(SimulatedClient):
         producer_id, epoch = self._known()
         topics: dict[str, list[int]] = {}
         for partition in partitions:
-            topics.setdefault(self._places[partition].topic, []).append(self._places[partition].index)
+            topics.setdefault(self._places[partition].topic, []).append(self._places[partition].partition)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=producer_id,
@@ -220,7 +221,7 @@ class TransactionalProducer(SimulatedClient):
             transactional=True,
         )
         place = self._places[partition]
-        data = [PartitionProduceData(index=place.index, records=bytes(batch))]
+        data = [PartitionProduceData(index=place.partition, records=bytes(batch))]
         rows = [TopicProduceData(name=place.topic, partition_data=data)]
         return ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=5_000, topic_data=rows)
 

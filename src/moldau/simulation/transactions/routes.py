@@ -7,10 +7,10 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import METADATA_VERSION, Bootstrap, RetryError
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import PartitionName
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -28,7 +28,7 @@ class BrokerRoutes:
         self._chance = chance
         self._connections: dict[Bootstrap, RpcConnection] = {}
         self._coordinators: dict[int, Bootstrap] = {}
-        self._leaders: dict[PartitionName, Bootstrap] = {}
+        self._leaders: dict[TopicPartition, Bootstrap] = {}
 
     def any_broker(self) -> Bootstrap:
         return self._chance.choice(self._brokers)
@@ -62,7 +62,7 @@ class BrokerRoutes:
         self._coordinators[key_type] = Bootstrap(found.host, found.port)
         return self._coordinators[key_type]
 
-    async def leader(self, place: PartitionName) -> Bootstrap:
+    async def leader(self, place: TopicPartition) -> Bootstrap:
         """Return the leader, according to the metadata of some broker. Raises OSError and RetryError."""
         known = self._leaders.get(place)
         if known is not None:
@@ -73,7 +73,7 @@ class BrokerRoutes:
         nodes = {node.node_id: Bootstrap(node.host, node.port) for node in answer.brokers}
         for topic in answer.topics:
             for found in topic.partitions:
-                name = PartitionName(topic.name, found.partition_index)
+                name = TopicPartition(topic.name, found.partition_index)
                 if name == place and found.leader_id in nodes:
                     leader = self._leaders[name] = nodes[found.leader_id]
                     return leader

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from moldau.simulation.world.process import Process
-from moldau.simulation.world.transport import Address, SimulatedTransport
+from moldau.simulation.world.transport import SimulatedTransport, SocketAddress
 
 if TYPE_CHECKING:
     from moldau.simulation.world.network import Network
@@ -19,10 +19,10 @@ class ListeningSocket:
     family = socket.AF_INET
     type = socket.SOCK_STREAM
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: SocketAddress) -> None:
         self._address = address
 
-    def getsockname(self) -> Address:
+    def getsockname(self) -> SocketAddress:
         return self._address
 
     def fileno(self) -> int:
@@ -38,7 +38,7 @@ class SimulatedServer(asyncio.AbstractServer):
         self,
         network: "Network",
         protocol_factory: Callable[[], Any],
-        address: Address,
+        address: SocketAddress,
         process: Process,
         context: contextvars.Context,
     ) -> None:

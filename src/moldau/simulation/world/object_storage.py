@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from moldau.metrics import Meters
 from moldau.objects import ObjectInfo, ObjectNotFoundError, ObjectStorage, RetryingStorage, StorageError
-from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
+from moldau.objects.storage import StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
+from moldau.runtime.buffers import Buffer
 from moldau.simulation.world.defects import DefectPlace
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.loop import SimulatedLoop

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moldau.simulation.world.loop import SimulatedLoop
     from moldau.simulation.world.network import Network
 
-Address = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 SEND_WINDOW_BYTES = 64 * 1024
 RECEIVE_WINDOW_BYTES = 128 * 1024
@@ -38,8 +38,8 @@ class SimulatedTransport(asyncio.Transport):
         network: "Network",
         host: "Host",
         context: contextvars.Context,
-        local: Address,
-        remote: Address,
+        local: SocketAddress,
+        remote: SocketAddress,
         number: int,
     ) -> None:
         super().__init__({"sockname": local, "peername": remote, "socket": None})

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.folders.file_names import (
     chunk_copy_folder,
@@ -30,7 +31,6 @@ from moldau.storage.folders.partition_metadata import MalformedMetadataError, re
 from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

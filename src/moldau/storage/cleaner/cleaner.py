@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import KafkaError, Machine
 from moldau.storage.cleaner.candidates import CleanableLog, find_candidate
 from moldau.storage.cleaner.offset_map import OffsetMap
@@ -36,7 +37,6 @@ from moldau.storage.cleaner.work import (
 )
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.segments.segment_swap import remove_cleaned
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class LogCleaner:
     async def _clean(self, candidate: CleanableLog) -> None:
         log, now_ms = candidate.log, self._machine.clock.now_ms()
         await self._logs.make_recoverable(log)
-        view = _LogView(log, candidate.first_uncleanable_offset)
+        view = _SealedSegments(log, candidate.first_uncleanable_offset)
         sources = open_sources(self._machine.disk, view.segments, candidate.first_uncleanable_offset)
         started_s = asyncio.get_running_loop().time()
         try:
@@ -216,7 +216,7 @@ class LogCleaner:
 
     async def _rewrite(
         self,
-        view: "_LogView",
+        view: "_SealedSegments",
         sources: Sequence[Source],
         offsets: OffsetMap,
         transactions: CleanedTransactions,
@@ -286,7 +286,7 @@ def _advance(work: Iterator[int]) -> tuple[int, bool]:
     return moved_bytes, True
 
 
-class _LogView:
+class _SealedSegments:
     """The sealed segments of a log as they were when a round began."""
 
     def __init__(self, log: PartitionLog, end_offset: int) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.files.disk import Disk
 from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError, IntegrityRules
@@ -30,7 +31,6 @@ from moldau.storage.folders.file_names import (
 )
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 __all__ = [
     "METADATA_LOG",

@@ -9,8 +9,8 @@ old or the new content.
 
 from collections.abc import Iterable, Mapping
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Disk
-from moldau.storage.topic_partition import TopicPartition
 
 __all__ = [
     "CheckpointError",

@@ -5,7 +5,8 @@ import uuid
 
 from crc32c import crc32c
 
-from moldau.storage.topic_partition import TopicPartition
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
+from moldau.protocol.partitions import TopicPartition
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -47,7 +48,7 @@ _CHUNK = re.compile(r".*-(\d+)\.(\d{20})-chunk")
 HAND_OVERS = "chunk-hand-overs"
 """The folder that contains states for new chunks. Other brokers handed these states over to this broker."""
 _OTHER_FOLDERS = frozenset(
-    {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
+    {CLUSTER_METADATA_FOLDER, "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
 )
 """Names of folders in a log folder that belong to no partition: the quorum's log, a development node's object
 store, caches of the remote tier, and states for new chunks."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
 from moldau.storage.folders.directory_failures import DirectoryFailures
 from moldau.storage.folders.file_names import (
@@ -26,7 +27,6 @@ from moldau.storage.folders.file_names import (
 )
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.storage.folders.file_names import (
     CLEANER_OFFSETS,
@@ -14,7 +15,6 @@ from moldau.storage.folders.file_names import (
 )
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 

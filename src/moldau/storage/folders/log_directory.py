@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime.files.disk import Disk, DiskError, DiskSpace, Lock
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
@@ -19,7 +20,6 @@ from moldau.storage.folders.file_names import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
 )
-from moldau.storage.topic_partition import TopicPartition
 
 
 class LogDirectoryError(Exception):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
 from moldau.runtime.files.descriptor_cache import LACK_OF_DESCRIPTORS
 from moldau.storage.folders.file_names import HIGH_WATERMARKS, PARTITION_METADATA, RECOVERY_POINTS, folder_of
@@ -25,7 +26,6 @@ from moldau.storage.folders.placement import NEW, Assignment
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.files.leader_epoch_file import LeaderEpochFile
 from moldau.storage.log.partition_log import LogKeeper, PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Mapping
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.storage.critical_logs import inventory
 from moldau.storage.critical_logs.recovery_report import RecoveryReport
@@ -12,7 +13,6 @@ from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError
 from moldau.storage.folders.partition_metadata import MalformedMetadataError
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 class LogOpener:

@@ -14,7 +14,6 @@ from moldau.records.batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    Buffer,
     TimestampType,
     parse_header,
     set_log_append_time,
@@ -25,6 +24,7 @@ from moldau.records.record import QUICK_BYTES, QUICK_RECORDS, open_batch
 from moldau.records.unpacking import RECORDS_A_STEP, open_in_turn
 from moldau.records.walk import RecordWalk, TimestampBounds
 from moldau.runtime import ErrorCode
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.steps import NextTurn, Steps, exhaust
 from moldau.storage.log.config import LogConfig
 

@@ -5,21 +5,15 @@ import contextlib
 from collections.abc import Callable
 from struct import Struct
 
-from moldau.records.batch import (
-    CONTROL_BIT,
-    NO_TIMESTAMP,
-    BatchHeader,
-    Buffer,
-    check_batch,
-    iter_headers,
-)
+from moldau.protocol.partitions import TopicPartition
+from moldau.records.batch import CONTROL_BIT, NO_TIMESTAMP, BatchHeader, check_batch, iter_headers
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.admission import Admitted, admit, is_slow_to_admit
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.state.log_state import LogState
 from moldau.storage.producers.producer_state import BatchMetadata
-from moldau.storage.topic_partition import TopicPartition
 
 pack_prefix = Struct(">qii").pack
 """Packs base offset, batch length and leader epoch, because a leader overwrites these bytes of a batch."""

@@ -3,10 +3,11 @@ state from the log."""
 
 from collections.abc import Callable, Sequence
 
-from moldau.records.batch import CONTROL_BIT, BatchHeader, Buffer
+from moldau.records.batch import CONTROL_BIT, BatchHeader
 from moldau.records.control import EndTransactionMarker, parse_control_record
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import iter_records
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.files.disk import Disk
 from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.log.config import LogConfig

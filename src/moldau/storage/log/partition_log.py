@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.critical_logs.integrity_check import DurableOffset, IntegrityRules
 from moldau.storage.critical_logs.recovery_report import RecoveryReport
@@ -33,7 +34,6 @@ from moldau.storage.log.state.disk_access import DiskAccess
 from moldau.storage.log.state.log_state import LogState
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.log.worker_appends import AsideAppends
-from moldau.storage.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

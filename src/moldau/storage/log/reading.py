@@ -1,10 +1,10 @@
 """Reads a partition log. It finds batches by offset, aborted transactions, and records by timestamp."""
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.state.log_state import LogState
 from moldau.storage.segments.timestamp_search import Step, latest_batch, search_step
-from moldau.storage.topic_partition import TopicPartition
 
 
 class LogReader:

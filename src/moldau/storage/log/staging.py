@@ -7,7 +7,8 @@ another often arrive together.
 from collections.abc import Callable
 from typing import Final
 
-from moldau.records.batch import BatchHeader, Buffer, TimestampType
+from moldau.records.batch import BatchHeader, TimestampType
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.appending import Appender, pack_prefix
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.state.log_state import LogState

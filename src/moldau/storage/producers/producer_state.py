@@ -27,10 +27,10 @@ from moldau.records.batch import (
     NO_TIMESTAMP,
     SEQUENCE_MAX,
     TRANSACTIONAL_BIT,
-    Buffer,
 )
 from moldau.records.control import EndTransactionMarker, parse_control_record
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.buffers import Buffer
 
 __all__ = [
     "BATCHES_REMEMBERED",

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP
-from moldau.runtime.files.disk import Buffer, Disk, File
+from moldau.runtime.buffers import Buffer
+from moldau.runtime.files.disk import Disk, File
 from moldau.storage.folders.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,

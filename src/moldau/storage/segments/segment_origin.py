@@ -41,24 +41,24 @@ _SAMPLES_MAX: Final = 32
 _TAIL_BYTES: Final = 64 * 1024
 
 
-class _Witness(NamedTuple):
+class _BatchWitness(NamedTuple):
     """A witness: the data that another file contains about the batch with ``offset``."""
 
     offset: int
     value: int
-    agrees: Callable[["_Witness", int, BatchHeader], bool]
+    agrees: Callable[["_BatchWitness", int, BatchHeader], bool]
     """Whether this witness matches the batch at a position."""
 
 
-def _is_at(witness: _Witness, position: int, header: BatchHeader) -> bool:
+def _is_at(witness: _BatchWitness, position: int, header: BatchHeader) -> bool:
     return witness.value == position
 
 
-def _is_of_time(witness: _Witness, _position: int, header: BatchHeader) -> bool:
+def _is_of_time(witness: _BatchWitness, _position: int, header: BatchHeader) -> bool:
     return witness.value == header.max_timestamp
 
 
-def _is_of_producer(witness: _Witness, _position: int, header: BatchHeader) -> bool:
+def _is_of_producer(witness: _BatchWitness, _position: int, header: BatchHeader) -> bool:
     return witness.value == header.producer_id
 
 
@@ -81,8 +81,8 @@ def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | 
     positions = _entries(disk, index, OffsetIndex.entry)
     times = _entries(disk, time_index, TimeIndex.entry)
     kinds = [
-        [_Witness(base + offset, position, _is_at) for offset, position in _possible(positions)],
-        [_Witness(base + offset, time_ms, _is_of_time) for time_ms, offset in _possible(times)],
+        [_BatchWitness(base + offset, position, _is_at) for offset, position in _possible(positions)],
+        [_BatchWitness(base + offset, time_ms, _is_of_time) for time_ms, offset in _possible(times)],
         _producers(disk, segment, end_offset),
     ]
     if _is_foreign(segment, kinds):
@@ -136,7 +136,7 @@ def _sample(entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [*entries[::step], *entries[-1:]]
 
 
-def _producers(disk: Disk, segment: Segment, end_offset: int | None) -> list[_Witness]:
+def _producers(disk: Disk, segment: Segment, end_offset: int | None) -> list[_BatchWitness]:
     if end_offset is None:
         return []
     path = f"{segment.folder}/{segment_file(end_offset, PRODUCER_SNAPSHOT_SUFFIX)}"
@@ -146,7 +146,9 @@ def _producers(disk: Disk, segment: Segment, end_offset: int | None) -> list[_Wi
         return []
     last = [(each.batches[-1].last_offset, each.producer_id) for each in entries if each.batches]
     return [
-        _Witness(*each, _is_of_producer) for each in _sample(sorted(last)) if each[0] >= segment.base_offset
+        _BatchWitness(*each, _is_of_producer)
+        for each in _sample(sorted(last))
+        if each[0] >= segment.base_offset
     ]
 
 
@@ -180,7 +182,7 @@ def _contradiction(
     return None
 
 
-def _is_foreign(segment: Segment, kinds: Sequence[Sequence[_Witness]]) -> bool:
+def _is_foreign(segment: Segment, kinds: Sequence[Sequence[_BatchWitness]]) -> bool:
     """Whether the valid batches contradict at least two witnesses. A kind of witnesses does not count if one
     of its witnesses matches."""
     refuted = [0] * len(kinds)

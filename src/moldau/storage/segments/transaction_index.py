@@ -8,7 +8,8 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from moldau.runtime.files.disk import Buffer, Disk
+from moldau.runtime.buffers import Buffer
+from moldau.runtime.files.disk import Disk
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.sparse_index import CorruptIndexError
 

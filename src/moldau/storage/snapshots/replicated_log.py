@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from moldau.runtime.files.disk import Buffer
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.append_info import AppendInfo, ReadResult
 
 

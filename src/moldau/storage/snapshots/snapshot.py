@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from moldau.records.batch import Buffer, check_batch, parse_header
+from moldau.protocol.partitions import TopicPartition
+from moldau.records.batch import check_batch, parse_header
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import (
@@ -28,10 +29,10 @@ from moldau.records.control import (
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import Record, iter_records
 from moldau.runtime import KafkaError, Machine
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.files.disk import File
 from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.snapshots.replicated_log import LogPosition
-from moldau.storage.topic_partition import TopicPartition
 
 SETTLE_BYTES: Final = 1024 * 1024
 """Number of bytes of a snapshot that are written before a sync. If all bytes were synced at once, the log's

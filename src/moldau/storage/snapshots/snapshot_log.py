@@ -4,8 +4,10 @@ import uuid
 from collections.abc import Sequence
 from typing import cast
 
-from moldau.records.batch import Buffer, iter_headers, parse_header
+from moldau.protocol.partitions import TopicPartition
+from moldau.records.batch import iter_headers, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.buffers import Buffer
 from moldau.storage.critical_logs.integrity_check import ADVICE, DamagedLogError, IntegrityRules
 from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.folders.file_names import PART_SUFFIX
@@ -28,7 +30,6 @@ from moldau.storage.snapshots.snapshot import (
     snapshot_file,
     snapshot_of,
 )
-from moldau.storage.topic_partition import TopicPartition
 
 
 class SnapshotLog:

@@ -130,7 +130,9 @@ class BrokerEngine:
         if not plan.work:
             return 0
         units = lay_out_units([work.segment for work in plan.work], settings.unit_bytes)
-        task = _Task(plan.lease_id, {work.segment.segment_id: work.epoch for work in plan.work}, iter(units))
+        task = _LeasedPlan(
+            plan.lease_id, {work.segment.segment_id: work.epoch for work in plan.work}, iter(units)
+        )
         try:
             await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
         except asyncio.CancelledError:
@@ -141,7 +143,7 @@ class BrokerEngine:
         await self._leader.give_up(plan.lease_id)
         return task.done_bytes
 
-    async def _build_units(self, task: "_Task") -> None:
+    async def _build_units(self, task: "_LeasedPlan") -> None:
         for unit in task.units:
             segments = self._still_planned(task, unit.segments)
             if not segments or self._leader.renew(task.lease_id, self.settings.lease_ms) is None:
@@ -150,7 +152,7 @@ class BrokerEngine:
             if copies:
                 await self._publish(task, segments, copies)
 
-    def _still_planned(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[PlannedSegment]:
+    def _still_planned(self, task: "_LeasedPlan", segments: Sequence[PlannedSegment]) -> list[PlannedSegment]:
         """The segments in ``segments`` that must still be built. Segments of a deleted topic, or of a
         partition that another broker leads now, are left out. A copy of such a segment would leave objects to
         which no metadata refer."""
@@ -159,7 +161,7 @@ class BrokerEngine:
             one for one in segments if one.partition not in task.given_up and is_planned(task.lease_id, one)
         ]
 
-    async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
+    async def _build(self, task: "_LeasedPlan", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy everything that can be built.
 
         An error that is not caused by the store or by the data is a bug. Such a bug usually concerns a single
@@ -182,7 +184,7 @@ class BrokerEngine:
             copies += await self._build(task, [one for one in segments if one.partition == partition])
         return copies
 
-    def _given_up(self, task: "_Task", segments: Sequence[PlannedSegment]) -> None:
+    def _given_up(self, task: "_LeasedPlan", segments: Sequence[PlannedSegment]) -> None:
         """Abandon these segments. They are planned again later."""
         self._failures.value += 1
         task.given_up.update(one.partition for one in segments)
@@ -190,7 +192,7 @@ class BrokerEngine:
             self._tiered_meters.failed_copy(segment.partition.topic)
 
     async def _build_in(
-        self, memory: memoryview, task: "_Task", segments: Sequence[PlannedSegment]
+        self, memory: memoryview, task: "_LeasedPlan", segments: Sequence[PlannedSegment]
     ) -> list[BuiltCopy]:
         for segment in segments:
             self._tiered_meters.copy_request(segment.partition.topic)
@@ -220,7 +222,7 @@ class BrokerEngine:
             for segment, metadata in zip(segments, copied, strict=True)
         ]
 
-    async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
+    async def _keep_quota(self, task: "_LeasedPlan", size_bytes: int) -> None:
         """Wait until ``size_bytes`` bytes may be copied. The lease is renewed during the wait."""
         loop = asyncio.get_running_loop()
         while (wait_s := self._quota.throttle_s(loop.time())) > 0:
@@ -242,7 +244,7 @@ class BrokerEngine:
         return memoryview(mmap.mmap(-1, wanted_bytes))
 
     async def _publish(
-        self, task: "_Task", segments: Sequence[PlannedSegment], copies: Sequence[BuiltCopy]
+        self, task: "_LeasedPlan", segments: Sequence[PlannedSegment], copies: Sequence[BuiltCopy]
     ) -> None:
         sizes = {one.segment_id: one.size_bytes for one in segments}
         left = list(copies)
@@ -271,7 +273,7 @@ class BrokerEngine:
 
 
 @dataclass(slots=True)
-class _Task:
+class _LeasedPlan:
     """A plan that the engine is carrying out."""
 
     lease_id: UUID

@@ -26,13 +26,13 @@ from moldau.tiered.metadata.lineage import Lineage
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.removal.expired_segments import is_of_lineage
 
-__all__ = ["Steps", "decide", "of_lineage"]
+__all__ = ["ConsolidationSteps", "decide", "of_lineage"]
 
 _State: Final = RemoteLogSegmentState
 _DISCARDED_A_ROUND: Final = 100
 
 
-class Steps(NamedTuple):
+class ConsolidationSteps(NamedTuple):
     """Actions on recorded segments. They are carried out in the order of the fields."""
 
     adopt: RemoteLogSegmentMetadata | None
@@ -50,7 +50,7 @@ def decide(
     lineage: Lineage,
     seen_before_fence: Collection[UUID],
     own: Collection[UUID],
-) -> Steps:
+) -> ConsolidationSteps:
     """Decide on the actions for ``segments``, which are the segments after the fence.
 
     ``lineage`` contains the generations of the partition. ``own`` contains the segments that this leader
@@ -72,7 +72,7 @@ def decide(
         or (one.state is _State.COPY_SEGMENT_FINISHED and one.end_offset < log_start)
         or one.id.id in needless
     ]
-    return Steps(adopt, tuple(discard[:_DISCARDED_A_ROUND]))
+    return ConsolidationSteps(adopt, tuple(discard[:_DISCARDED_A_ROUND]))
 
 
 def of_lineage(

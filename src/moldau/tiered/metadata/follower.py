@@ -17,7 +17,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 import apsw
 
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.metadata.manager import (
@@ -135,7 +137,7 @@ class MetadataFollower:
 
     def start(self) -> None:
         if self._task is None:
-            name = f"follow __remote_log_metadata-{self.partition}"
+            name = f"follow {_name(self.partition)}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
@@ -264,9 +266,7 @@ class MetadataFollower:
         # message about this.
         is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
         if is_news or self._failures == LATE_AFTER_FAILURES:
-            logger.warning(
-                "cannot follow __remote_log_metadata-%d: %s", self.partition, error, exc_info=exc_info
-            )
+            logger.warning("cannot follow %s: %s", _name(self.partition), error, exc_info=exc_info)
         self.problem = str(error)
 
     def _works(self) -> None:
@@ -279,8 +279,8 @@ class MetadataFollower:
         offsets = await self._topic.offsets(self.partition, applied.epoch)
         if applied != NOTHING_APPLIED and not self._fits(applied, offsets):
             logger.warning(
-                "the stored state of __remote_log_metadata-%d goes up to %s, which the log does not have",
-                self.partition,
+                "the stored state of %s goes up to %s, which the log does not have",
+                _name(self.partition),
                 applied,
             )
             await self._ask(MetadataStore.reset, self.partition)
@@ -371,9 +371,9 @@ class MetadataFollower:
             work += 1
             if outcome.error is not None:
                 logger.warning(
-                    "event %d of __remote_log_metadata-%d is dropped: %s",
+                    "event %d of %s is dropped: %s",
                     outcome.offset,
-                    self.partition,
+                    _name(self.partition),
                     outcome.error,
                 )
             elif isinstance(outcome.changed, RemoteLogSegmentMetadata):
@@ -451,6 +451,11 @@ def _apply_records(
     return store.apply(partition, list(_decoded(partition, records)), applied)
 
 
+def _name(partition: int) -> TopicPartition:
+    """The name of a metadata partition."""
+    return TopicPartition(REMOTE_LOG_METADATA_TOPIC, partition)
+
+
 def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, RemoteLogMetadata]]:
     skipped_count = 0
     for offset, value in records:
@@ -461,11 +466,11 @@ def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[t
             # this record are valid.
             skipped_count += 1
             if skipped_count <= LOGGED_MAX:
-                logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)
+                logger.error("record %d of %s is skipped: %s", offset, _name(partition), error)
     if skipped_count > LOGGED_MAX:
         logger.error(
-            "%d more records of __remote_log_metadata-%d up to %d are skipped",
+            "%d more records of %s up to %d are skipped",
             skipped_count - LOGGED_MAX,
-            partition,
+            _name(partition),
             records[-1][0],
         )

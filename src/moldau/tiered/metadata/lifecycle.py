@@ -40,27 +40,28 @@ class RemotePartitionDeleteState(enum.IntEnum):
     DELETE_PARTITION_FINISHED = 2
 
 
-_Segment = RemoteLogSegmentState
-_Partition = RemotePartitionDeleteState
-
 SEGMENT_TRANSITIONS: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
-    None: frozenset({_Segment.COPY_SEGMENT_STARTED}),
-    _Segment.COPY_SEGMENT_STARTED: frozenset(
-        {_Segment.COPY_SEGMENT_FINISHED, _Segment.DELETE_SEGMENT_STARTED}
+    None: frozenset({RemoteLogSegmentState.COPY_SEGMENT_STARTED}),
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED: frozenset(
+        {RemoteLogSegmentState.COPY_SEGMENT_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED}
     ),
-    _Segment.COPY_SEGMENT_FINISHED: frozenset({_Segment.DELETE_SEGMENT_STARTED}),
-    _Segment.DELETE_SEGMENT_STARTED: frozenset({_Segment.DELETE_SEGMENT_FINISHED}),
-    _Segment.DELETE_SEGMENT_FINISHED: frozenset(),
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED: frozenset({RemoteLogSegmentState.DELETE_SEGMENT_STARTED}),
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED: frozenset({RemoteLogSegmentState.DELETE_SEGMENT_FINISHED}),
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED: frozenset(),
 }
 """For each state, its possible successors. ``None`` means that the segment does not exist yet."""
 
 PARTITION_DELETE_TRANSITIONS: Final[
     Mapping[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]]
 ] = {
-    None: frozenset({_Partition.DELETE_PARTITION_MARKED}),
-    _Partition.DELETE_PARTITION_MARKED: frozenset({_Partition.DELETE_PARTITION_STARTED}),
-    _Partition.DELETE_PARTITION_STARTED: frozenset({_Partition.DELETE_PARTITION_FINISHED}),
-    _Partition.DELETE_PARTITION_FINISHED: frozenset(),
+    None: frozenset({RemotePartitionDeleteState.DELETE_PARTITION_MARKED}),
+    RemotePartitionDeleteState.DELETE_PARTITION_MARKED: frozenset(
+        {RemotePartitionDeleteState.DELETE_PARTITION_STARTED}
+    ),
+    RemotePartitionDeleteState.DELETE_PARTITION_STARTED: frozenset(
+        {RemotePartitionDeleteState.DELETE_PARTITION_FINISHED}
+    ),
+    RemotePartitionDeleteState.DELETE_PARTITION_FINISHED: frozenset(),
 }
 """For each state, its possible successors. ``None`` means that the partition is not deleted."""
 

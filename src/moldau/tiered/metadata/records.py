@@ -11,7 +11,8 @@ from uuid import UUID
 
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.protocol.records.schema import FramedRecords
-from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
+from moldau.protocol.schema import ZERO_UUID, Message, message, wire
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.segments import (
     EpochStart,

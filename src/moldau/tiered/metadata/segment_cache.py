@@ -26,7 +26,7 @@ EPOCHS_A_STEP: Final = 250
 """Number of a segment's leader epochs that are changed in one step. A step takes some milliseconds."""
 
 
-class _OffsetRange(NamedTuple):
+class _RangeInEpoch(NamedTuple):
     """A finished segment within an epoch: its first and last offset. If two segments have the same range, the
     segment with the greater ``(finished_ms, id)`` is read."""
 
@@ -55,10 +55,10 @@ class _EpochState:
         self.members: set[UUID] = set()
         self.starts: list[int] = []
         self.ends: list[int] = []
-        self.referenced: list[_OffsetRange] = []
-        self.covered: dict[UUID, _OffsetRange] = {}
+        self.referenced: list[_RangeInEpoch] = []
+        self.covered: dict[UUID, _RangeInEpoch] = {}
 
-    def insert(self, new: _OffsetRange) -> None:
+    def insert(self, new: _RangeInEpoch) -> None:
         """Add a finished segment. The segment is read unless another segment covers it, and it may itself
         cover other segments."""
         floor = bisect_right(self.starts, new.start) - 1
@@ -152,7 +152,7 @@ class SegmentCache:
                 state = self._epochs[epoch] = _EpochState()
             state.members.add(id)
             if finished:
-                state.insert(_OffsetRange(start, end, metadata.event_timestamp_ms, id))
+                state.insert(_RangeInEpoch(start, end, metadata.event_timestamp_ms, id))
                 self.raise_highest(epoch, end)
 
     def raise_highest(self, epoch: int, offset: int) -> None:

@@ -247,7 +247,7 @@ class TopicBasedRemoteLogMetadataManager:
         follower = self._followers.get(position.partition)
         if follower is None:
             raise RemoteMetadataNotReadyError(
-                f"nothing of __remote_log_metadata-{position.partition} is followed by this broker"
+                f"nothing of {REMOTE_LOG_METADATA_TOPIC}-{position.partition} is followed by this broker"
             )
         await self._wait(follower, position.offset)
 
@@ -266,8 +266,8 @@ class TopicBasedRemoteLogMetadataManager:
         except TimeoutError as error:
             why = "" if follower.problem is None else f": {follower.problem}"
             raise RemoteStorageError(
-                f"the event at {offset} of __remote_log_metadata-{follower.partition} did not come back in"
-                f" {self._settings.consume_wait_ms} ms (remote.log.metadata.consume.wait.ms){why}"
+                f"the event at {offset} of {REMOTE_LOG_METADATA_TOPIC}-{follower.partition} did not come back"
+                f" in {self._settings.consume_wait_ms} ms (remote.log.metadata.consume.wait.ms){why}"
             ) from error
 
     # Writes ---------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import DiskError, Machine
+from moldau.runtime.buffers import Buffer
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.offset_index import OffsetIndex
 from moldau.storage.segments.sparse_index import CorruptIndexError
@@ -28,7 +29,6 @@ from moldau.storage.segments.transaction_index import decode_transactions
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage.object_layout import pack_container, unpack_indexes
 from moldau.tiered.storage.storage_manager import (
-    Buffer,
     IndexType,
     RemoteResourceNotFoundError,
     RemoteStorageError,

@@ -11,8 +11,6 @@ from moldau.tiered.removal.remote_retention import Retention, expired
 
 __all__ = ["Expiry", "ExpiryPlan", "is_of_lineage", "unreferenced"]
 
-_State = RemoteLogSegmentState
-
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
@@ -55,7 +53,7 @@ class ExpiryPlan:
         """Add the next segments, in the order of their start offsets."""
         lineage, log_start_offset = self._lineage, self._log_start_offset
         for segment in segments:
-            if segment.state is not _State.COPY_SEGMENT_FINISHED:
+            if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 continue
             if segment.end_offset < log_start_offset:
                 self._due.append(segment)
@@ -104,12 +102,12 @@ def unreferenced(
     found = []
     for segment in segments:
         match segment.state:
-            case _State.COPY_SEGMENT_STARTED:
+            case RemoteLogSegmentState.COPY_SEGMENT_STARTED:
                 is_old = segment.event_timestamp_ms <= now_ms - grace_ms
                 if segment.id.id not in being_copied and is_old:
                     found.append(segment)
-            case _State.DELETE_SEGMENT_STARTED:
+            case RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
                 found.append(segment)
-            case _State.COPY_SEGMENT_FINISHED if segment.id.id not in referenced:
+            case RemoteLogSegmentState.COPY_SEGMENT_FINISHED if segment.id.id not in referenced:
                 found.append(segment)
     return found

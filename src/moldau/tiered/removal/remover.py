@@ -34,7 +34,6 @@ __all__ = ["HostedPartitions", "NoHostedPartitions", "RemotePartitionRemover"]
 
 logger = logging.getLogger(__name__)
 
-_State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
 NEWS_PAUSE_S: Final = 1.0
 """Delay between a notification and the check. Several metadata partitions often catch up within this time,
@@ -193,11 +192,11 @@ class RemotePartitionRemover:
         state = self._state_of(partition)
         if state is None:
             try:
-                await self._write_state(partition, _State.DELETE_PARTITION_MARKED)
+                await self._write_state(partition, RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
             except IllegalTransitionError:
                 return  # The removal had already finished, but the response was lost.
-        if state in (None, _State.DELETE_PARTITION_MARKED):
-            await self._write_state(partition, _State.DELETE_PARTITION_STARTED)
+        if state in (None, RemotePartitionDeleteState.DELETE_PARTITION_MARKED):
+            await self._write_state(partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
         # The list is complete, because no copy begins after DELETE_PARTITION_MARKED.
         segments = metadata.list_remote_log_segments(partition)
@@ -205,7 +204,7 @@ class RemotePartitionRemover:
             await delete_objects(self._context, segment)
         for segment in await self._outwait_late_writes(segments):
             await delete_objects(self._context, segment)
-        await self._write_state(partition, _State.DELETE_PARTITION_FINISHED)
+        await self._write_state(partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
         metadata.on_stop_partitions([partition])
         logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
 

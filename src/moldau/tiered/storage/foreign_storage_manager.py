@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 from moldau.objects.fence import NoFence, StoreFence
 from moldau.objects.storage import StorageError
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage.storage_manager import (
-    Buffer,
     IndexType,
     LogSegmentData,
     RemoteStorageError,

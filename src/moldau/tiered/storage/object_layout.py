@@ -31,9 +31,10 @@ import crc32c
 
 from moldau.protocol.compiler.primitives import read_uvarint, uvarint
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.metadata.records import decode_event, encode_event
 from moldau.tiered.metadata.segments import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage.segment_files import Buffer, IndexType, LogSegmentData
+from moldau.tiered.storage.segment_files import IndexType, LogSegmentData
 
 __all__ = [
     "ATTEMPT_LENGTH_MAX",

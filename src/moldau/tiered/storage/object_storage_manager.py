@@ -28,6 +28,7 @@ from moldau.objects import (
 from moldau.objects.fence import NoFence, StoreFence
 from moldau.protocol.decoding_errors import ProtocolError
 from moldau.runtime import Machine
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage.object_layout import (
     ObjectLocation,
@@ -40,7 +41,6 @@ from moldau.tiered.storage.object_layout import (
     segment_stem,
 )
 from moldau.tiered.storage.storage_manager import (
-    Buffer,
     IndexType,
     LogSegmentData,
     RemoteResourceNotFoundError,

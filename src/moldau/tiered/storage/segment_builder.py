@@ -22,11 +22,11 @@ from moldau.records.batch import (
     MAGIC,
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
-    Buffer,
     parse_header,
     set_log_append_time,
 )
 from moldau.records.errors import CorruptRecordError
+from moldau.runtime.buffers import Buffer
 from moldau.storage.folders.checkpoint import format_checkpoint
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.producers.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot

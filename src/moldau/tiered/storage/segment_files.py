@@ -2,11 +2,10 @@
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
 
-__all__ = ["Buffer", "IndexType", "LogSegmentData"]
+from moldau.runtime.buffers import Buffer
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+__all__ = ["IndexType", "LogSegmentData"]
 
 
 class IndexType(enum.Enum):

@@ -11,11 +11,11 @@ from moldau.metrics import Meters
 from moldau.objects.fence import StoreFence
 from moldau.objects.storage import ObjectInfo
 from moldau.runtime import Machine
+from moldau.runtime.buffers import Buffer
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
-from moldau.tiered.storage.segment_files import Buffer, IndexType, LogSegmentData
+from moldau.tiered.storage.segment_files import IndexType, LogSegmentData
 
 __all__ = [
-    "Buffer",
     "CustomMetadataSizeLimitExceededError",
     "HostedStorageManager",
     "IndexType",

@@ -34,7 +34,7 @@ NO_PARTS: Final = frozenset({"provenance", "own_parts"})
 """Fields of the image that are no parts: its position, and the map that contains the parts without a
 field."""
 
-Effect = Callable[[ImageChanges, Any], None]
+ApplyRecord = Callable[[ImageChanges, Any], None]
 
 
 class MissingLevelError(Exception):
@@ -53,7 +53,7 @@ class PartTable:
 
     def __init__(self, *parts: ImagePart[Any, Any]) -> None:
         self.parts = parts
-        self.replays: dict[type, tuple[ImagePart[Any, Any], Replay[Any], tuple[Effect, ...]]] = {}
+        self.replays: dict[type, tuple[ImagePart[Any, Any], Replay[Any], tuple[ApplyRecord, ...]]] = {}
         """For each type of record: the part that it changes, the function that replays it in this part, and
         the functions that change other parts."""
         self.versions: dict[type[Message], RecordVersions] = {}

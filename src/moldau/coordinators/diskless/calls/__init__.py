@@ -51,13 +51,6 @@ FENCE_ONLY: Final = -1
 of the prune."""
 
 
-class PartitionId(NamedTuple):
-    """The id of a diskless partition that a coordinator owns."""
-
-    topic_id: UUID
-    partition_index: int
-
-
 # -- commit ------------------------------------------------------------------------------------
 
 

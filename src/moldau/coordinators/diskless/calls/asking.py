@@ -15,6 +15,7 @@ from moldau.coordinators.diskless.calls.subjects import (
     reading,
     transactions,
 )
+from moldau.protocol.partitions import PartitionKey
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -69,7 +70,7 @@ class DisklessCoordinatorCalls(ABC):
         return await self.call(transactions.END_TRANSACTIONS, coordinator_id, markers)
 
     async def describe_producers(
-        self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
+        self, coordinator_id: int, wanted: Sequence[PartitionKey]
     ) -> list[calls.ProducersOfPartition]:
         return await self.call(transactions.DESCRIBE_PRODUCERS, coordinator_id, wanted)
 

@@ -10,17 +10,14 @@ from uuid import UUID
 from moldau.network.own_calls import Fields
 
 
-class OfPartition(Protocol):
-    """A value that belongs to one partition."""
+class OfTopic(Protocol):
+    """A value that belongs to one topic."""
 
     @property
     def topic_id(self) -> UUID: ...
 
-    @property
-    def partition_index(self) -> int: ...
 
-
-P = TypeVar("P", bound=OfPartition)
+P = TypeVar("P", bound=OfTopic)
 S = TypeVar("S")
 V = TypeVar("V")
 

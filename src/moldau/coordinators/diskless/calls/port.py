@@ -6,6 +6,7 @@ from typing import Protocol
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
+from moldau.protocol.partitions import PartitionKey
 
 
 class Backlogs(Protocol):
@@ -53,7 +54,7 @@ class ServedCalls(Protocol):
     ) -> list[calls.EndedTransactionPart]: ...
 
     async def describe_producers(
-        self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
+        self, coordinator_id: int, wanted: Sequence[PartitionKey]
     ) -> list[calls.ProducersOfPartition]: ...
 
     async def find_batches(

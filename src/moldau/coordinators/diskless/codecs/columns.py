@@ -15,9 +15,9 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from moldau.runtime.buffers import Buffer
 
 _TYPECODES: Final = {2: "H", 3: "I", 4: "I", 5: "Q", 6: "Q", 7: "Q", 8: "Q"}
 _LITTLE: Final = sys.byteorder == "little"

@@ -5,8 +5,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId, PartitionToFind
+from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionToFind
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime import ErrorCode
 
@@ -25,7 +26,7 @@ limit of a request does not limit this memory, because batches may be very small
 class Finder:
     """Handles FindBatches calls. A call may wait for commits."""
 
-    def __init__(self, waiting: WaitingRoom[PartitionId]) -> None:
+    def __init__(self, waiting: WaitingRoom[PartitionKey]) -> None:
         """``waiting`` contains the waiting calls. The caller notifies it of the changed partitions after each
         commit."""
         self._waiting = waiting
@@ -36,7 +37,7 @@ class Finder:
         loop, waiting = asyncio.get_running_loop(), self._waiting
         deadline = loop.time() + call.max_wait_ms / 1000
         while True:
-            waiter: Waiter[PartitionId] | None = None
+            waiter: Waiter[PartitionKey] | None = None
             try:
                 if len(call.partitions) > ROWS_A_TURN and loop.time() < deadline:
                     # The wait begins before the search, because commits may arrive between two steps of a
@@ -55,7 +56,7 @@ class Finder:
 
     @staticmethod
     async def _search(
-        reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionId] | None
+        reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionKey] | None
     ) -> "_Search":
         """Search all partitions of the call. If ``waiter`` is given, it is notified of all changes of a
         partition from the time when this partition is searched."""
@@ -73,8 +74,8 @@ class Finder:
         return search
 
 
-def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionId]:
-    return [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in partitions]
+def _ids(partitions: Iterable[PartitionToFind]) -> list[PartitionKey]:
+    return [PartitionKey(wanted.topic_id, wanted.partition_index) for wanted in partitions]
 
 
 class _Search:

@@ -11,7 +11,6 @@ from moldau.coordinators.diskless.calls import (
     DescribedObjects,
     DescribedPartition,
     FoundPartition,
-    PartitionId,
 )
 from moldau.coordinators.diskless.reads.deletable_files import DeletableFiles
 from moldau.coordinators.diskless.state.records import FLAG_LOG_APPEND_TIME, FLAG_TRANSACTIONAL
@@ -19,6 +18,7 @@ from moldau.coordinators.diskless.store.database import decode_owners
 from moldau.coordinators.diskless.store.extents import NO_FILE, Extent, ExtentBatch, marker_in, unpack
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode
 
 EXTENTS_A_PAGE: Final = 16
@@ -43,7 +43,7 @@ class StoreReader:
         return DeletableFiles(self._store.database)
 
     def partition(self, topic_id: object, partition_index: int) -> StoredPartition | None:
-        return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
+        return self._store.view.find(PartitionKey(topic_id, partition_index))  # type: ignore[arg-type]
 
     def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
         """Yield extents with their object keys. The first extent is the extent that contains ``offset``. A
@@ -269,7 +269,7 @@ class StoreReader:
 
 
 def _coordinate(
-    partition_id: PartitionId, extent: Extent, object_key: str, batch: ExtentBatch
+    partition_id: PartitionKey, extent: Extent, object_key: str, batch: ExtentBatch
 ) -> BatchCoordinate:
     base, last, byte_offset, size_bytes, timestamp_ms, flags = batch
     found = BatchCoordinate(*partition_id, base, last, object_key, byte_offset, size_bytes,

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls import PartitionId, ProducerOfPartition
+from moldau.coordinators.diskless.calls import ProducerOfPartition
 from moldau.coordinators.diskless.state.producers import Window, expired_ids, opened
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
+from moldau.protocol.partitions import PartitionKey
 
 
 class PartitionState:
@@ -26,7 +27,7 @@ class PartitionState:
         "wal_start",
     )
 
-    def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
+    def __init__(self, number: int, partition_id: PartitionKey, name: str) -> None:
         self.number = number
         """Offset of the record that created the partition; it identifies the partition in the store."""
         self.id = partition_id
@@ -137,7 +138,7 @@ class PartitionTable:
         return None if partitions is None else partitions.get(partition_index)
 
     def add(self, partition: PartitionState) -> None:
-        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
+        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition] = partition
 
     def topic(self, topic_id: UUID) -> dict[int, PartitionState]:
         """The topic's partitions in this coordinator, by index."""

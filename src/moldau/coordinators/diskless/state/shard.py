@@ -25,7 +25,6 @@ from moldau.coordinators.diskless.calls import (
     IssuedGuard,
     MarkerToWrite,
     OffsetToDelete,
-    PartitionId,
     PartitionsToCreate,
     ProducersOfPartition,
     PruneCall,
@@ -57,6 +56,7 @@ from moldau.coordinators.diskless.state.records import (
 )
 from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token, answer
 from moldau.coordinators.shard import CanonicalState
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -348,7 +348,7 @@ class DisklessShard:
 
     # -- reads ----------------------------------------------------------------------------------
 
-    def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+    def describe_producers(self, wanted: PartitionKey) -> ProducersOfPartition:
         """Return the producers whose last batches the partition stores. The error is
         UNKNOWN_TOPIC_OR_PARTITION if there is no such partition."""
         partition = self.partitions.find(*wanted)
@@ -384,7 +384,7 @@ class DisklessShard:
                     self._changes.moved[offset] = moved
             case PartitionCreated(topic_id, name, index):
                 if self.partitions.find(topic_id, index) is None:
-                    self.partitions.add(PartitionState(offset, PartitionId(topic_id, index), name))
+                    self.partitions.add(PartitionState(offset, PartitionKey(topic_id, index), name))
             case TopicDeleted(topic_id):
                 self.partitions.delete_topic(topic_id)
             case RecordsDeleted(topic_id, index, log_start):

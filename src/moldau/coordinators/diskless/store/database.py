@@ -10,11 +10,11 @@ from uuid import UUID
 
 import apsw
 
-from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.producers import Window
 from moldau.coordinators.diskless.store.extents import Extent, trim
 from moldau.coordinators.diskless.store.schema import TABLES, VERSION, SqliteOpener, prepare
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime import Disk, ErrorCode, KafkaError
 from moldau.runtime.files.sealed_files import Seal, break_seal, remove_database
 
@@ -38,7 +38,7 @@ class WrittenPartition(PartitionState):
 
     __slots__ = ("batches", "deleted", "size_bytes", "timestamp_bound_ms")
 
-    def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
+    def __init__(self, number: int, partition_id: PartitionKey, name: str) -> None:
         super().__init__(number, partition_id, name)
         self.deleted = False
         self.size_bytes = 0
@@ -214,7 +214,7 @@ class Database:
             "insert or replace into partitions values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             [
                 (
-                    found.number, found.id.topic_id.bytes, found.id.partition_index, found.name,
+                    found.number, found.id.topic_id.bytes, found.id.partition, found.name,
                     found.log_start, found.wal_start, found.next, found.prune_epoch,
                     found.last_prune[0], found.last_prune[1], found.remote_position, int(found.deleted),
                     found.size_bytes, found.batches, found.timestamp_bound_ms,
@@ -225,7 +225,7 @@ class Database:
 
     def partitions(self) -> Iterator[WrittenPartition]:
         for row in self.all("select * from partitions"):
-            found = WrittenPartition(row[0], PartitionId(UUID(bytes=row[1]), row[2]), row[3])
+            found = WrittenPartition(row[0], PartitionKey(UUID(bytes=row[1]), row[2]), row[3])
             found.log_start, found.wal_start, found.next, found.prune_epoch = row[4:8]
             found.last_prune, found.remote_position = (row[8], row[9]), row[10]
             found.deleted = bool(row[11])

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.producers import Window
 from moldau.coordinators.diskless.state.records import (
     DisklessRecord,
@@ -31,6 +30,7 @@ from moldau.coordinators.diskless.store.database import (
 )
 from moldau.coordinators.diskless.store.extents import Extent
 from moldau.coordinators.diskless.store.view import NOTHING, AbortedRow, Change, TransactionRow
+from moldau.protocol.partitions import PartitionKey
 
 TRIM_EXTENTS: Final = 500
 """Maximum number of extents that are freed at a time. A larger number would delay commits."""
@@ -68,19 +68,19 @@ class Materialiser:
         self.to_trim = dict(self.partitions)
         """Numbers of partitions that may have batches below their WAL start, or that are deleted."""
 
-    def find(self, partition_id: PartitionId) -> WrittenPartition | None:
-        return self.of_topic(partition_id.topic_id).get(partition_id.partition_index)
+    def find(self, partition_id: PartitionKey) -> WrittenPartition | None:
+        return self.of_topic(partition_id.topic_id).get(partition_id.partition)
 
     def of_topic(self, topic_id: UUID) -> Mapping[int, WrittenPartition]:
         """Return the partitions of a topic that are not deleted, by index."""
         return self._by_topic.get(topic_id, _NO_PARTITIONS)
 
     def know(self, partition: WrittenPartition) -> None:
-        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
+        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition] = partition
 
-    def forget(self, partition_id: PartitionId) -> None:
+    def forget(self, partition_id: PartitionKey) -> None:
         topic = self._by_topic.get(partition_id.topic_id, {})
-        topic.pop(partition_id.partition_index, None)
+        topic.pop(partition_id.partition, None)
         if not topic:
             self._by_topic.pop(partition_id.topic_id, None)
 
@@ -99,7 +99,7 @@ class Materialiser:
         slice_ = _Slice(self, now_ms)
         with self.database.transaction():
             for index in list(islice(indexes, DELETED_PARTITIONS)):
-                slice_.delete(PartitionId(record.topic_id, index))
+                slice_.delete(PartitionKey(record.topic_id, index))
             slice_.write()
         slice_.done()
         return True
@@ -154,8 +154,8 @@ class _Slice:
         self._database = owner.database
         self._now_ms = now_ms
         self._changed: dict[int, WrittenPartition] = {}
-        self._added: dict[PartitionId, WrittenPartition] = {}
-        self._removed: set[PartitionId] = set()
+        self._added: dict[PartitionKey, WrittenPartition] = {}
+        self._removed: set[PartitionKey] = set()
         self._to_trim: set[int] = set()
         self._windows: dict[int, dict[int, Window]] = {}
         self._transactions: dict[tuple[int, int], TransactionRow] = {}
@@ -178,23 +178,23 @@ class _Slice:
                 self._append(change.extents)
                 self._aborted += change.aborted
             case PartitionCreated(topic_id, name, index):
-                partition_id = PartitionId(topic_id, index)
+                partition_id = PartitionKey(topic_id, index)
                 if self._find(partition_id) is None:
                     self._changed[offset] = created = WrittenPartition(offset, partition_id, name)
                     self._added[partition_id] = created
                     self._removed.discard(partition_id)
             case TopicDeleted(topic_id):
-                written = [PartitionId(topic_id, index) for index in self._owner.of_topic(topic_id)]
+                written = [PartitionKey(topic_id, index) for index in self._owner.of_topic(topic_id)]
                 added = [found for found in self._added if found.topic_id == topic_id]
                 for partition_id in dict.fromkeys((*written, *added)):
                     self.delete(partition_id)
             case RecordsDeleted(topic_id, index, log_start):
-                partition = self._find(PartitionId(topic_id, index))
+                partition = self._find(PartitionKey(topic_id, index))
                 if partition is not None:
                     partition.delete_before(log_start)
                     self._to_trim.add(partition.number)
             case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
-                partition = self._find(PartitionId(topic_id, index))
+                partition = self._find(PartitionKey(topic_id, index))
                 if partition is not None:
                     partition.prune(from_offset, to_offset, epoch, position)
                     self._to_trim.add(partition.number)
@@ -215,13 +215,13 @@ class _Slice:
             found = self._changed[number] = self._owner.partitions[number].copy()
         return found
 
-    def _find(self, partition_id: PartitionId) -> WrittenPartition | None:
+    def _find(self, partition_id: PartitionKey) -> WrittenPartition | None:
         if partition_id in self._added:
             return self._added[partition_id]
         known = None if partition_id in self._removed else self._owner.find(partition_id)
         return None if known is None else self._partition(known.number)
 
-    def delete(self, partition_id: PartitionId) -> None:
+    def delete(self, partition_id: PartitionKey) -> None:
         partition = self._find(partition_id)
         if partition is not None:
             partition.deleted = True

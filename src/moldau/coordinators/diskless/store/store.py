@@ -48,7 +48,7 @@ ROWS_A_TURN: Final = 1_000
 """Number of rows of the database that are loaded without a break. This takes between 3 and 15 ms."""
 
 T = TypeVar("T")
-Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
+OnChanged: TypeAlias = Callable[[Sequence[StoredPartition]], None]
 """The function to call with the partitions that a commit has changed."""
 
 
@@ -63,7 +63,7 @@ class DisklessStore:
         coordinator_id: int,
         *,
         opener: SqliteOpener = open_sqlite,
-        listener: Listener | None = None,
+        listener: OnChanged | None = None,
         on_damage: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_damage`` is called once when SQLite finds damage in its file.

@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.records import (
     DisklessRecord,
@@ -21,6 +20,7 @@ from moldau.coordinators.diskless.state.records import (
 from moldau.coordinators.diskless.state.replay import begun_in
 from moldau.coordinators.diskless.state.transactions import NO_OFFSET, AbortedExtent, AbortedExtents
 from moldau.coordinators.diskless.store.extents import Extent, FileColumns, marker_extent
+from moldau.protocol.partitions import PartitionKey
 
 
 class StoredPartition(PartitionState):
@@ -28,7 +28,7 @@ class StoredPartition(PartitionState):
 
     __slots__ = ("aborted", "tail", "timestamp_bound_ms")
 
-    def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
+    def __init__(self, number: int, partition_id: PartitionKey, name: str) -> None:
         super().__init__(number, partition_id, name)
         self.timestamp_bound_ms = -1
         self.tail: deque[Extent] = deque()
@@ -87,13 +87,13 @@ class CommittedView:
     def topic_ids(self) -> Set[UUID]:
         return self._by_topic.keys()
 
-    def find(self, partition_id: PartitionId) -> StoredPartition | None:
+    def find(self, partition_id: PartitionKey) -> StoredPartition | None:
         topic = self._by_topic.get(partition_id.topic_id)
-        return None if topic is None else topic.get(partition_id.partition_index)
+        return None if topic is None else topic.get(partition_id.partition)
 
     def add(self, partition: StoredPartition) -> None:
         self.by_number[partition.number] = partition
-        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
+        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition] = partition
 
     def forget_producers(self, expired: Iterable[tuple[int, int]]) -> None:
         """Remove producers, given as (partition number, producer id). They must not have open
@@ -112,7 +112,7 @@ class CommittedView:
             case TransactionsEnded():
                 return self._markers(record, moved)
             case PartitionCreated(topic_id, name, index):
-                partition_id = PartitionId(topic_id, index)
+                partition_id = PartitionKey(topic_id, index)
                 if self.find(partition_id) is not None:
                     return NOTHING
                 self.add(StoredPartition(offset, partition_id, name))
@@ -123,14 +123,14 @@ class CommittedView:
                     del self.by_number[partition.number]
                 return Change(gone)
             case RecordsDeleted(topic_id, index, log_start):
-                found = self.find(PartitionId(topic_id, index))
+                found = self.find(PartitionKey(topic_id, index))
                 if found is None:
                     return NOTHING
                 found.delete_before(log_start)
                 found.aborted.delete_before(found.wal_start)
                 return Change((found,))
             case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
-                found = self.find(PartitionId(topic_id, index))
+                found = self.find(PartitionKey(topic_id, index))
                 if found is None:
                     return NOTHING
                 found.prune(from_offset, to_offset, epoch, position)

@@ -10,12 +10,13 @@ from uuid import UUID
 from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.offsets import expiry, operations
-from moldau.coordinators.groups.offsets.store import OffsetStore, Place
+from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.groups.operation import Turn, Turns
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, OffsetRecord
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchResponseTopics
+from moldau.protocol.partitions import TopicPartition
 
 
 class GroupOffsets:
@@ -27,11 +28,13 @@ class GroupOffsets:
 
     def replay(self, offset: int, record: OffsetRecord, kind: BatchKind) -> None:
         """Apply one record of the log at ``offset``."""
-        place = (record.topic, record.partition)
+        partition = TopicPartition(record.topic, record.partition)
         if record.value is None:
-            self.store.remove(record.group_id, place)
+            self.store.remove(record.group_id, partition)
         else:
-            self.store.put(record.group_id, place, record.value, offset, kind.producer_id, kind.transactional)
+            self.store.put(
+                record.group_id, partition, record.value, offset, kind.producer_id, kind.transactional
+            )
 
     def replay_marker(self, producer_id: int, committed: bool) -> None:
         """Apply the end of a transaction that committed offsets."""
@@ -56,13 +59,13 @@ class GroupOffsets:
     def fetch_present(
         self,
         group_id: str,
-        places: Iterable[Place],
+        partitions: Iterable[TopicPartition],
         topic_id_of: Callable[[str], UUID | None],
         *,
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopics]:
-        """Handle OffsetFetch for the partitions in ``places`` that have an offset in the group."""
-        topics = operations.present(self.store, group_id, places, topic_id_of)
+        """Handle OffsetFetch for the partitions in ``partitions`` that have an offset in the group."""
+        topics = operations.present(self.store, group_id, partitions, topic_id_of)
         return self.fetch(group_id, topics, topic_id_of, require_stable=require_stable)
 
     def delete(self, turn: Turn, token: Token, group: Group, request: OffsetDeleteRequest) -> None:
@@ -73,11 +76,11 @@ class GroupOffsets:
     def delete_some(self, turn: Turn, group_id: str, most: int) -> int:
         """Delete at most ``most`` offsets of a deleted group. Returns the number of offsets that the group
         still has."""
-        places = self.store.places(group_id)
+        partitions = self.store.partitions(group_id)
         turn.out.records.extend(
-            OffsetRecord(group_id, topic, partition, None) for topic, partition in places[:most]
+            OffsetRecord(group_id, topic, partition, None) for topic, partition in partitions[:most]
         )
-        return max(0, len(places) - most)
+        return max(0, len(partitions) - most)
 
     def expire(self, turn: Turn, group: Group, most: int) -> bool:
         """Delete at most ``most`` offsets that are older than their retention. Returns whether the group has
@@ -85,15 +88,15 @@ class GroupOffsets:
         return expiry.expire(turn, self.store, group, most)
 
     def forget_partitions(
-        self, token: Token, offsets: Iterable[tuple[str, Place]], now_ms: int
+        self, token: Token, offsets: Iterable[tuple[str, TopicPartition]], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
         """Delete offsets of deleted topics, given as groups and partitions. The result is the number of
         tombstones."""
         turn = self._turns.begin(now_ms)
         turn.out.records.extend(
-            OffsetRecord(group_id, *place, None)
-            for group_id, place in offsets
-            if self.store.has_place(group_id, place)
+            OffsetRecord(group_id, *partition, None)
+            for group_id, partition in offsets
+            if self.store.has_partition(group_id, partition)
         )
         turn.out.reply(token, len(turn.out.records))
         return turn.out.effects(atomic=False)

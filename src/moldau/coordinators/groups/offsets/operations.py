@@ -6,7 +6,7 @@ from uuid import UUID
 
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.states import GroupState
-from moldau.coordinators.groups.offsets.store import OffsetStore, Place
+from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.groups.operation import Turn
 from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
 from moldau.protocol.messages.offset_commit import (
@@ -20,6 +20,7 @@ from moldau.protocol.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -123,12 +124,12 @@ def fetch(
 def present(
     store: OffsetStore,
     group_id: str,
-    places: Iterable[Place],
+    partitions: Iterable[TopicPartition],
     topic_id_of: Callable[[str], UUID | None],
 ) -> Iterable[tuple[str, Sequence[int]]]:
-    """Return those partitions in ``places`` that have an offset of the current topic, grouped by topic."""
+    """Return those of ``partitions`` that have an offset of the current topic, grouped by topic."""
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in places:
+    for topic, partition in partitions:
         value = store.get(group_id, topic, partition)
         if value is not None and not _is_former(value, topic_id_of(topic)):
             by_topic.setdefault(topic, []).append(partition)
@@ -146,7 +147,9 @@ def delete(
         subscribed = group.is_subscribed(topic.name)
         partitions = []
         for each in topic.partitions:
-            if not subscribed and store.has_place(group.group_id, (topic.name, each.partition_index)):
+            if not subscribed and store.has_partition(
+                group.group_id, TopicPartition(topic.name, each.partition_index)
+            ):
                 turn.out.records.append(OffsetRecord(group.group_id, topic.name, each.partition_index, None))
                 turn.tally.offset_deletions += 1
             partitions.append(

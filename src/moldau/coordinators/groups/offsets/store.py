@@ -4,12 +4,10 @@ The store changes only by replay.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from moldau.coordinators.groups.records import CommittedOffset
-
-Place: TypeAlias = tuple[str, int]
-"""Topic and partition."""
+from moldau.protocol.partitions import TopicPartition
 
 
 class StoredOffset(NamedTuple):
@@ -23,28 +21,28 @@ class OffsetStore:
     """Offsets by group and partition."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[Place, StoredOffset]] = {}
-        self._open: dict[int, dict[str, dict[Place, StoredOffset]]] = {}
+        self._groups: dict[str, dict[TopicPartition, StoredOffset]] = {}
+        self._open: dict[int, dict[str, dict[TopicPartition, StoredOffset]]] = {}
         self._open_by_group: dict[str, set[int]] = {}
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        stored = self._groups.get(group_id, {}).get((topic, partition))
+        stored = self._groups.get(group_id, {}).get(TopicPartition(topic, partition))
         return None if stored is None else stored.value
 
-    def committed_places(self, group_id: str) -> list[Place]:
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
         """Return the partitions with a committed offset, in the order of their first commits."""
         return list(self._groups.get(group_id, ()))
 
-    def of_group(self, group_id: str) -> dict[Place, CommittedOffset]:
+    def of_group(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         """Return a copy of the group's offsets, in the order of their first commits."""
-        return {place: stored.value for place, stored in self._groups.get(group_id, {}).items()}
+        return {partition: stored.value for partition, stored in self._groups.get(group_id, {}).items()}
 
-    def places(self, group_id: str) -> list[Place]:
+    def partitions(self, group_id: str) -> list[TopicPartition]:
         """Return all partitions with an offset, including offsets of open transactions."""
-        places = dict.fromkeys(self._groups.get(group_id, ()))
+        found = dict.fromkeys(self._groups.get(group_id, ()))
         for producer_id in sorted(self._open_by_group.get(group_id, ())):
-            places.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
-        return list(places)
+            found.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
+        return list(found)
 
     @property
     def count(self) -> int:
@@ -55,11 +53,11 @@ class OffsetStore:
         """Number of a group's committed offsets."""
         return len(self._groups.get(group_id, ()))
 
-    def has_place(self, group_id: str, place: Place) -> bool:
+    def has_partition(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether a partition has an offset. A pending offset of an open transaction also counts as an
         offset."""
-        return place in self._groups.get(group_id, ()) or any(
-            place in self._open[producer_id].get(group_id, ())
+        return partition in self._groups.get(group_id, ()) or any(
+            partition in self._open[producer_id].get(group_id, ())
             for producer_id in self._open_by_group.get(group_id, ())
         )
 
@@ -85,7 +83,7 @@ class OffsetStore:
     def put(
         self,
         group_id: str,
-        place: Place,
+        partition: TopicPartition,
         value: CommittedOffset,
         record_offset: int,
         producer_id: int,
@@ -94,21 +92,21 @@ class OffsetStore:
         """Apply a commit. A commit of a transaction stays pending until the transaction ends."""
         stored = StoredOffset(value, record_offset)
         if transactional:
-            self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = stored
+            self._open.setdefault(producer_id, {}).setdefault(group_id, {})[partition] = stored
             self._open_by_group.setdefault(group_id, set()).add(producer_id)
         else:
-            self._groups.setdefault(group_id, {})[place] = stored
+            self._groups.setdefault(group_id, {})[partition] = stored
 
-    def remove(self, group_id: str, place: Place) -> None:
+    def remove(self, group_id: str, partition: TopicPartition) -> None:
         """Apply a tombstone. The tombstone also removes the pending offsets of open transactions for the
         partition."""
         offsets = self._groups.get(group_id)
         if offsets is not None:
-            offsets.pop(place, None)
+            offsets.pop(partition, None)
             if not offsets:
                 del self._groups[group_id]
         for producer_id in self._open_by_group.get(group_id, ()):
-            self._open[producer_id].get(group_id, {}).pop(place, None)
+            self._open[producer_id].get(group_id, {}).pop(partition, None)
 
     def end_transaction(self, producer_id: int, committed: bool) -> list[str]:
         """Apply or drop the offsets of a transaction. Returns the affected groups."""
@@ -122,11 +120,11 @@ class OffsetStore:
                 self._merge(group_id, offsets)
         return list(ended)
 
-    def _merge(self, group_id: str, offsets: dict[Place, StoredOffset]) -> None:
+    def _merge(self, group_id: str, offsets: dict[TopicPartition, StoredOffset]) -> None:
         # If two records commit an offset for the same partition, the record with the higher log offset is
         # used, even if its transaction ended earlier. Compaction keeps only this record, and a replay of the
         # compacted log must give the same state.
-        for place, stored in offsets.items():
-            present = self._groups.get(group_id, {}).get(place)
+        for partition, stored in offsets.items():
+            present = self._groups.get(group_id, {}).get(partition)
             if present is None or stored.record_offset > present.record_offset:
-                self._groups.setdefault(group_id, {})[place] = stored
+                self._groups.setdefault(group_id, {})[partition] = stored

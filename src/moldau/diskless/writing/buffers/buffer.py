@@ -9,8 +9,8 @@ from uuid import UUID
 
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.diskless.writing.buffers.arenas import Arena, ArenaPool
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
-from moldau.replication.partition_interface import PartitionKey
 
 __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "CloseReason", "WalBuffer"]
 

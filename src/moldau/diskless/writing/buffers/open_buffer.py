@@ -10,8 +10,8 @@ from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.diskless.writing.wal_file import FilesInFlight
 from moldau.diskless.writing.writer_memory import WriterMemory
 from moldau.diskless.writing.writer_settings import WriterSettings
+from moldau.protocol.partitions import PartitionKey
 from moldau.records import BatchHeader
-from moldau.replication.partition_interface import PartitionKey
 
 __all__ = ["BATCHES_MAX", "ClosedBuffer", "FillingBuffer", "HeldBytes"]
 

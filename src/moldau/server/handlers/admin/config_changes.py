@@ -29,7 +29,7 @@ _KEPT: Final = frozenset(
 )
 
 Resource: TypeAlias = incremental.AlterConfigsResource | legacy.AlterConfigsResource
-Outcome: TypeAlias = tuple[ErrorCode, str | None]
+ConfigOutcome: TypeAlias = tuple[ErrorCode, str | None]
 
 
 class ConfigChangeHandlers:
@@ -85,7 +85,7 @@ class ConfigChangeHandlers:
         refuse the change of the resource, returns True if it has already made the change, or returns False if
         the controller must decide on the change. ``row`` makes the response's entry for a resource."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
-        checked: dict[tuple[int, str], Outcome] = {}
+        checked: dict[tuple[int, str], ConfigOutcome] = {}
         passed_on: list[Resource] = []
         for resource in request.resources:
             key = (resource.resource_type, resource.resource_name)

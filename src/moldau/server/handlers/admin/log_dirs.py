@@ -10,13 +10,13 @@ from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import alter_replica_log_dirs as alteration
 from moldau.protocol.messages import describe_log_dirs as description
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode
 from moldau.storage.folders.future_logs import LogMove
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 LOGS_A_TURN: Final = 1_000
 """Number of logs that are described in one iteration of the event loop. This takes some milliseconds."""

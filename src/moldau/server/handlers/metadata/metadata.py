@@ -21,7 +21,7 @@ from moldau.network.authorization import (
     authorized_operations,
 )
 from moldau.network.context import RequestContext
-from moldau.network.served import Handler, Outcome, Served
+from moldau.network.served import Handler, HandlerResult, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -75,7 +75,7 @@ class MetadataHandlers:
             ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
         }
 
-    def metadata(self, context: RequestContext, request: MetadataRequest) -> Outcome:
+    def metadata(self, context: RequestContext, request: MetadataRequest) -> HandlerResult:
         if self._wants_all(context, request):
             topics = self._view.image.topics
             if request.include_chunks or len(topics) + sum(topics.replica_load.values()) > ROWS_A_TURN:

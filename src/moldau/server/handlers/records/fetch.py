@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
-from moldau.network.served import Handler, Outcome, Served
+from moldau.network.served import Handler, HandlerResult, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
-from moldau.replication.partition_interface import PartitionKey, ReadOutcome, ReadRequest
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -141,7 +142,7 @@ class FetchHandlers:
             )
         }
 
-    def fetch(self, context: RequestContext, request: FetchRequest) -> Outcome:
+    def fetch(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         if sum(len(topic.partitions) for topic in request.topics) > POSITIONS_AT_ONCE:
             return self._fetch_many(context, request)
         fetcher = _fetcher(context, request)

@@ -9,7 +9,7 @@ from uuid import UUID
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, MARKED_INTERNAL_TOPICS
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.network.context import RequestContext
-from moldau.network.served import Handler, Outcome, Served
+from moldau.network.served import Handler, HandlerResult, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.fast_paths.produce import TOPIC_ID_VERSION
 from moldau.protocol.messages.produce import (
@@ -76,7 +76,7 @@ class ProduceHandlers:
             version, self._partitions, self._turn, self._may_write, row_of, self._with_leaders, hold
         )
 
-    def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
+    def produce(self, context: RequestContext, request: ProduceRequest) -> HandlerResult:
         if request.acks not in VALID_ACKS:
             return self._refuse_all(request, ErrorCode.invalid_required_acks)
         waiting = 0

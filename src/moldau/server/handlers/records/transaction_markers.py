@@ -9,7 +9,7 @@ from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.offsets.transactional_requests import refused
 from moldau.coordinators.groups.service import GroupService
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
 from moldau.network.own_serving import check_cluster_action
@@ -24,6 +24,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.rows import Cut
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -46,7 +47,7 @@ MARKERS: Final = Cut(
 )
 """The paths to the rows of WriteTxnMarkers, in the request and in the response."""
 
-WriteMarker = Callable[[TransactionMarker, TxnPartition], Awaitable[ErrorCode]]
+WriteMarker = Callable[[TransactionMarker, TopicPartition], Awaitable[ErrorCode]]
 
 
 class Participation(NamedTuple):
@@ -54,13 +55,13 @@ class Participation(NamedTuple):
 
     transactional_id: str
     producer: ProducerIdentity
-    partition: TxnPartition
+    partition: TopicPartition
     joins: bool
     """If True, the write adds the partition to the transaction. If False, the partition must already be in
     the transaction."""
 
 
-Verify = Callable[[Participation], Awaitable[None]]
+VerifyParticipation = Callable[[Participation], Awaitable[None]]
 """Waits until it is certain that a partition belongs to the transaction. Raises ``KafkaError`` if it does not
 belong to the transaction."""
 
@@ -69,7 +70,11 @@ class TransactionalHandlers:
     """Handles WriteTxnMarkers and TxnOffsetCommit."""
 
     def __init__(
-        self, groups: GroupService, write_marker: WriteMarker, verify: Verify, authorizer: Authorizer
+        self,
+        groups: GroupService,
+        write_marker: WriteMarker,
+        verify: VerifyParticipation,
+        authorizer: Authorizer,
     ) -> None:
         self._groups = groups
         self._write_marker = write_marker
@@ -108,11 +113,11 @@ class TransactionalHandlers:
             wanted.decision_offset,
         )
         places = [
-            TxnPartition(topic.name, each) for topic in wanted.topics for each in topic.partition_indexes
+            TopicPartition(topic.name, each) for topic in wanted.topics for each in topic.partition_indexes
         ]
         # A request may name a partition several times, but each partition needs only one marker.
         places = list(dict.fromkeys(places))
-        errors: dict[TxnPartition, ErrorCode] = {}
+        errors: dict[TopicPartition, ErrorCode] = {}
         for step in range(0, len(places), MARKERS_AT_ONCE):
             asked = places[step : step + MARKERS_AT_ONCE]
             codes = await asyncio.gather(*(self._write_marker(marker, each) for each in asked))
@@ -124,7 +129,7 @@ class TransactionalHandlers:
                     name=topic.name,
                     partitions=[
                         WritableTxnMarkerPartitionResult(
-                            partition_index=each, error_code=errors[TxnPartition(topic.name, each)]
+                            partition_index=each, error_code=errors[TopicPartition(topic.name, each)]
                         )
                         for each in topic.partition_indexes
                     ],
@@ -152,7 +157,7 @@ class TransactionalHandlers:
         if guard is None:
             return await self._groups.offsets.commit_in_transaction(request, None)
         try:
-            place = TxnPartition(CONSUMER_OFFSETS_TOPIC, index)
+            place = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
             joins = context.api_version >= JOINING_VERSION
             await self._verify(Participation(request.transactional_id, producer, place, joins))
             return await self._groups.offsets.commit_in_transaction(request, guard)

@@ -5,19 +5,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.coordinators.transactions.transaction import ProducerIdentity
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.records.batch import parse_header
-from moldau.replication.partition_interface import (
-    AppendAnswer,
-    AppendOutcome,
-    Partition,
-    PartitionKey,
-    TransactionalBatch,
-)
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, Partition, TransactionalBatch
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.server.handlers.records.transaction_markers import Participation, Verify
+from moldau.server.handlers.records.transaction_markers import Participation, VerifyParticipation
 
 JOINING_VERSION: Final = 12
 """From this version of Produce on, the first batch adds its partition to the transaction (KIP-890)."""
@@ -51,7 +46,7 @@ class TransactionalProduce(NamedTuple):
     client: FairClient | None = None
 
 
-class _Turn(NamedTuple):
+class _BatchTurn(NamedTuple):
     """The order of a batch relative to the other batches of its producer in the partition. Implements
     :class:`moldau.replication.partition_interface.ProducerTurn`."""
 
@@ -64,7 +59,7 @@ class TransactionalAppends:
     """Appends batches. The batches of one producer to one partition are appended in the order in which they
     arrived."""
 
-    def __init__(self, verify: Verify, unexpected: UnexpectedErrors) -> None:
+    def __init__(self, verify: VerifyParticipation, unexpected: UnexpectedErrors) -> None:
         self._verify = verify
         self._unexpected = unexpected
         self._last: dict[tuple[PartitionKey, int], asyncio.Future[None]] = {}
@@ -89,12 +84,12 @@ class TransactionalAppends:
 
     def _turn(
         self, partition: Partition, producer: ProducerIdentity, request: TransactionalProduce
-    ) -> "_Turn":
+    ) -> "_BatchTurn":
         key = (partition.key, producer.producer_id)
-        place = TxnPartition(partition.topic, partition.key.partition)
+        place = TopicPartition(partition.topic, partition.key.partition)
         joins = request.api_version >= JOINING_VERSION
         participation = Participation(request.transactional_id, producer, place, joins)
-        return _Turn(
+        return _BatchTurn(
             key not in self._last,
             lambda append: self._in_turn(key, append, request.api_version),
             lambda: self._verify(participation),

@@ -5,13 +5,13 @@ import asyncio
 from typing import Final
 
 from moldau.backup.calls import CALLS, LogSaving
-from moldau.backup.cut_format import LogId
 from moldau.backup.cut_maker import CutMaker, CutSettings
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_rounds import SavedRounds
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.config.broker import BrokerConfig
 from moldau.network.own_serving import BrokerCallHandlers
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime.repeating import Repeating
 from moldau.server.context import BrokerContext
@@ -58,7 +58,7 @@ class BackupSubsystem(Subsystem):
             "backup", self.maker.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )
 
-    def _partition(self, log_id: LogId) -> ClassicPartition | None:
+    def _partition(self, log_id: PartitionKey) -> ClassicPartition | None:
         found = self._partitions.get_by_id(*log_id)
         is_saved = isinstance(found, ClassicPartition) and found.topic in STATE_TOPICS
         return found if is_saved else None  # type: ignore[return-value]

@@ -24,9 +24,9 @@ from moldau.protocol.own.chunks.create_chunks import (
     CreateChunksTopicPartition,
 )
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.topics.registry import PartitionRegistry

@@ -21,16 +21,16 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.replication.appending.freezing import is_frozen
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey, StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.runtime.errors import KafkaError
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -40,9 +40,10 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import FoundOffset, PartitionKey
+from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
 from moldau.server.subsystems.chunks.tiering import ChunkSegmentStore
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 
-_Wanted = ChunkRead | ChunkSearch | ChunkFileFetch | SegmentCopy
+_PeerRequest = ChunkRead | ChunkSearch | ChunkFileFetch | SegmentCopy
 
 READ_TIMEOUT_MS: Final = 10_000
 """Time-out in ms of a call that reads a chunk. After a time-out, another broker that has the chunk is called.
@@ -132,7 +133,7 @@ class ChunkPeers:
             self._meters.local_bytes.mark(found.size_bytes)
         return found
 
-    def _has(self, chunk: ChunkRegistration, wanted: _Wanted) -> bool:
+    def _has(self, chunk: ChunkRegistration, wanted: _PeerRequest) -> bool:
         return self._view.local_id in chunk.isr and self._holder.has(ChunkId(*wanted[:3]))
 
     async def _call_holder(
@@ -148,7 +149,7 @@ class ChunkPeers:
                 error = failure
         raise error
 
-    def _holders(self, chunk: ChunkRegistration, wanted: _Wanted) -> Iterator[int]:
+    def _holders(self, chunk: ChunkRegistration, wanted: _PeerRequest) -> Iterator[int]:
         """The other brokers that have a chunk."""
         brokers = self._view.image.brokers
         others = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
@@ -334,7 +335,7 @@ class ChunkCallService:
             raise KafkaError(ErrorCode.invalid_request, "this broker has no remote tier")
         return await self._tier.store_segment(self._topic(wanted), wanted)
 
-    def _topic(self, wanted: _Wanted | HandedOver) -> str:
+    def _topic(self, wanted: _PeerRequest | HandedOver) -> str:
         name = self._view.image.topics.name_of(wanted.topic_id)
         if name is None:
             raise KafkaError(ErrorCode.unknown_topic_id)

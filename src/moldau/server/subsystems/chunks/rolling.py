@@ -16,8 +16,8 @@ from moldau.cluster.image.image import CHUNK_FEATURE, MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.own.chunks.create_chunks import CreateChunksResult, CreateChunksTopicPartition
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.topics.registry import PartitionRegistry

@@ -18,8 +18,9 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.network.own_serving import BrokerCallHandlers
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import Partition, PartitionKey
+from moldau.replication.partition_interface import Partition
 from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.repeating import Repeating
 from moldau.server.context import BrokerContext
@@ -35,7 +36,6 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKind
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

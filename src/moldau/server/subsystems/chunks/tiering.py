@@ -16,14 +16,13 @@ from moldau.chunks.calls import ChunkSegment, SegmentCopy
 from moldau.chunks.chunk_retention import retained_start
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.copied_end import copied_until
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import LogLineage

@@ -24,6 +24,7 @@ from moldau.cluster.image.topics_delta import TopicDelta
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition, DropChunksRequest
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest, ReportedChunk
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime.byte_quota import BytePacer, QuotaSettings
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -33,7 +34,6 @@ from moldau.server.subsystems.chunks.peers import ChunkPeers
 from moldau.server.subsystems.chunks.tiering import ChunkTiering
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

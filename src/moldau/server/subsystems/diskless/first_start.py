@@ -7,12 +7,13 @@ and records to the metadata log.
 
 from typing import Final
 
-from moldau.cluster.folders.folder_contents import METADATA_FOLDER, data_in
+from moldau.cluster.folders.folder_contents import data_in
 from moldau.cluster.folders.meta_properties import FILE_NAME, FormatError, read_meta_properties
 from moldau.config.broker import BrokerConfig
 from moldau.diskless.store_claim import StoreClaim, refuse_claimed
 from moldau.metrics import Meters
 from moldau.objects import RetryPolicy, StorageError, open_storage
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_FOLDER
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.subsystems.diskless.settings import is_enabled, manager_settings
 
@@ -33,7 +34,9 @@ async def refuse_foreign_store(config: BrokerConfig, machine: Machine) -> None:
         return
     try:
         formatted = read_meta_properties(disk, folder)
-        has_run = disk.exists(f"{folder}/{METADATA_FOLDER}/quorum-state") or bool(data_in(disk, folder))
+        has_run = disk.exists(f"{folder}/{CLUSTER_METADATA_FOLDER}/quorum-state") or bool(
+            data_in(disk, folder)
+        )
         if has_run:
             return
         settings = manager_settings(config)

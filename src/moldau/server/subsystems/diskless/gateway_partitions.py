@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.diskless.partition.gateway_partition import DisklessPassage
-from moldau.replication.partition_interface import Partition, PartitionKey
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.partition_interface import Partition
 from moldau.storage.log.config import LogConfig
 
 

@@ -12,12 +12,12 @@ from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.manager import DisklessManager
 from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.partition import DisklessPartition
-from moldau.replication.partition_interface import PartitionKey, StopReason
+from moldau.protocol.partitions import PartitionKey, TopicPartition
+from moldau.replication.partition_interface import StopReason
 from moldau.server.subsystems.diskless.gateway_partitions import Passages
 from moldau.server.topics.partition_kinds import PartitionKind, ReaderHooks, RefusingKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 
 class RemoteHooks(Protocol):

@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from moldau.backup.cut_format import LogId
 from moldau.backup.saved_ends import SavedEnds
 from moldau.cluster.decisions.kinds.diskless import DISKLESS, DISKLESS_FEATURE
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
@@ -25,7 +24,7 @@ from moldau.diskless.racks import RackView
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.objects import StorageError
 from moldau.protocol.api import ApiKey
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
@@ -287,7 +286,9 @@ class DisklessSubsystem(Subsystem):
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
         if self.saved_ends is None:
             return True
-        return topic is not None and self.saved_ends.covers(LogId(topic.topic_id, coordinator_id), end_offset)
+        return topic is not None and self.saved_ends.covers(
+            PartitionKey(topic.topic_id, coordinator_id), end_offset
+        )
 
     def _owner_of(self, topic_id: UUID, index: int) -> int:
         partition = self._view.image.topics.partition(topic_id, index)

@@ -9,11 +9,12 @@ from moldau.cluster.image.partition import PartitionRegistration as PartitionMet
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.leading import ReplicaListener
-from moldau.replication.partition_interface import PartitionKey, StopReason
+from moldau.replication.partition_interface import StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
@@ -22,7 +23,6 @@ from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-from moldau.storage.topic_partition import TopicPartition
 
 
 def _loop_clock() -> Callable[[], int]:

@@ -19,7 +19,7 @@ from moldau.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestTopicData,
     AssignReplicasToDirsResponse,
 )
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 

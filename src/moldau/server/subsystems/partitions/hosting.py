@@ -15,8 +15,9 @@ from uuid import UUID
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.topics_image import Topic
+from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import Partition, PartitionKey, StopReason
+from moldau.replication.partition_interface import Partition, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
 from moldau.server.subsystems.partitions.topic_changes import TopicChange, in_order, without_leader
@@ -27,7 +28,6 @@ from moldau.storage.folders.log_folders import NewLog
 from moldau.storage.folders.placement import Assignment
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime.byte_quota import ByteRateQuota, QuotaSettings
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
@@ -18,7 +19,6 @@ from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.storage.folders.future_logs import LogMove
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log_manager import LogManager
-from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

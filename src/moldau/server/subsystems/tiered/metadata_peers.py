@@ -34,7 +34,7 @@ OFFSETS_TIMEOUT_MS: Final = 5_000
 _UNKNOWN_OUTCOMES: Final = (ErrorCode.request_timed_out, ErrorCode.network_exception)
 
 
-class _Leader(NamedTuple):
+class _LeaderAddress(NamedTuple):
     """The leader of a metadata partition according to this broker's metadata."""
 
     topic_id: UUID
@@ -43,11 +43,11 @@ class _Leader(NamedTuple):
     address: NodeAddress
 
 
-class _Wanted(NamedTuple):
+class _PendingFetch(NamedTuple):
     """A read of a metadata partition. Its response has not arrived yet."""
 
     offset: int
-    leader: _Leader
+    leader: _LeaderAddress
     waits: bool
     """Whether the leader may wait for new events before it answers. This is the case after a read that found
     no event at this offset."""
@@ -60,7 +60,7 @@ class _ReadPeer:
     __slots__ = ("task", "wanted")
 
     def __init__(self) -> None:
-        self.wanted: dict[int, _Wanted] = {}
+        self.wanted: dict[int, _PendingFetch] = {}
         """The requested reads, by partition."""
         self.task: asyncio.Task[None] | None = None
         """The task that fetches while there are readers."""
@@ -132,10 +132,10 @@ class MetadataPeers:
         except KafkaError as error:
             raise _not_ready(partition, error) from error
 
-    def _channel(self, leader: _Leader, timeout_ms: int) -> BrokerChannel:
+    def _channel(self, leader: _LeaderAddress, timeout_ms: int) -> BrokerChannel:
         return BrokerChannel(self._calls, *leader.address, timeout_ms)
 
-    async def _connect(self, leader: _Leader, call: BrokerCall[Any, Any, Any]) -> None:
+    async def _connect(self, leader: _LeaderAddress, call: BrokerCall[Any, Any, Any]) -> None:
         """Connect before the request is sent. If the connection fails, the request has certainly had no
         effect."""
         try:
@@ -164,7 +164,7 @@ class MetadataPeers:
     async def _fetch(self, partition: int, offset: int, *, waits: bool) -> memoryview:
         leader = self._leader(partition)
         loop = asyncio.get_running_loop()
-        wanted = _Wanted(offset, leader, waits, loop.create_future())
+        wanted = _PendingFetch(offset, leader, waits, loop.create_future())
         peer = self._peers.setdefault(leader.broker_id, _ReadPeer())
         peer.wanted[partition] = wanted
         if peer.task is None:
@@ -195,7 +195,7 @@ class MetadataPeers:
         finally:
             peer.task = None
 
-    async def _fetch_once(self, wanted: Mapping[int, _Wanted]) -> None:
+    async def _fetch_once(self, wanted: Mapping[int, _PendingFetch]) -> None:
         leader = next(iter(wanted.values())).leader
         rows = [
             FetchPartition(
@@ -241,7 +241,7 @@ class MetadataPeers:
                         continue
                 _fail(each, RemoteMetadataNotReadyError(f"partition {partition} has another leader"))
 
-    def _leader(self, partition: int) -> _Leader:
+    def _leader(self, partition: int) -> _LeaderAddress:
         view = self._view
         topic = view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)
         if topic is None or not 0 <= partition < len(topic.partitions):
@@ -250,7 +250,7 @@ class MetadataPeers:
         address = view.address(known.leader, self._listener_name)
         if address is None or known.leader == view.local_id:
             raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} has no leader yet")
-        return _Leader(topic.topic_id, known.leader, known.leader_epoch, address)
+        return _LeaderAddress(topic.topic_id, known.leader, known.leader_epoch, address)
 
     async def close(self) -> None:
         """End all reads and calls."""
@@ -265,7 +265,7 @@ class MetadataPeers:
         await self._calls.close()
 
 
-def _fail(wanted: _Wanted, error: RemoteStorageError) -> None:
+def _fail(wanted: _PendingFetch, error: RemoteStorageError) -> None:
     if not wanted.answer.done():
         wanted.answer.set_exception(error)
 

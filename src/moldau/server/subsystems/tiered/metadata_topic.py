@@ -15,10 +15,10 @@ from uuid import UUID
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.protocol.decoding_errors import ProtocolError
+from moldau.protocol.partitions import PartitionKey
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.partition_interface import PartitionKey
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairLane
@@ -39,7 +39,7 @@ COMMIT_TIMEOUT_MS: Final = 30_000
 LOOK_AGAIN_S: Final = 30.0
 
 
-class _Term:
+class _LeaderTerm:
     """A term of leadership over a partition."""
 
     def __init__(self, epoch: int, log: PartitionCoordinatorLog) -> None:
@@ -76,13 +76,13 @@ class HostedMetadataTopic:
         self._clock = machine.clock
         self._opening = machine.opening
         self._view = view
-        self._terms: dict[int, _Term] = {}
+        self._terms: dict[int, _LeaderTerm] = {}
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
         """Lead a partition from ``epoch`` on."""
         index = partition.key.partition
         self.leave(index, epoch)
-        self._terms[index] = _Term(epoch, PartitionCoordinatorLog(partition))
+        self._terms[index] = _LeaderTerm(epoch, PartitionCoordinatorLog(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
         """Stop leading a partition from ``epoch`` on."""
@@ -148,7 +148,7 @@ class HostedMetadataTopic:
         epoch_end = log.end_of_epoch(epoch)
         return TopicOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, epoch_end)
 
-    def _term(self, partition: int) -> _Term:
+    def _term(self, partition: int) -> _LeaderTerm:
         term = self._terms.get(partition)
         if term is None or not term.log.is_led:
             raise RemoteMetadataNotReadyError(

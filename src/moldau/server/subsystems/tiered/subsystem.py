@@ -9,7 +9,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
 from moldau.network.own_serving import BrokerCallHandlers
-from moldau.replication.partition_interface import PartitionKey
+from moldau.protocol.partitions import PartitionKey
 from moldau.runtime.byte_quota import ByteRateQuota
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.entry import CoordinatorEntry

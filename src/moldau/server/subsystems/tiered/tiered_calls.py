@@ -9,13 +9,13 @@ from moldau.protocol.own.tiered.describe_topics import (
     TieredDescribedTopic,
 )
 from moldau.protocol.own.tiered.list_segments import TieredSegment, TieredSegmentEpoch
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
 )
 from moldau.replication.partition_interface import (
     Partition,
-    PartitionKey,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.topics.registry import PartitionRegistry

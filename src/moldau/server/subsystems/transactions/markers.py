@@ -13,7 +13,6 @@ from typing import Final
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.service import GroupService
-from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -21,6 +20,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.protocol.schema import ZERO_UUID
 from moldau.records.control import EndTransactionMarker
 from moldau.replication.partition_interface import Partition, TransactionMarker
@@ -47,7 +47,7 @@ class LocalMarkers:
         self._partitions = partitions
         self._groups = groups
 
-    async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+    async def write(self, marker: TransactionMarker, partition: TopicPartition) -> ErrorCode:
         """Write a marker, and wait until it is committed. Returns the error code that a coordinator expects;
         ``none`` after a success."""
         end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
@@ -63,7 +63,7 @@ class LocalMarkers:
             return error.code
         return ErrorCode.none
 
-    def reaches(self, place: TxnPartition) -> bool:
+    def reaches(self, place: TopicPartition) -> bool:
         """Whether this broker can write a marker to the partition even if another broker leads the partition.
         This is true for diskless partitions."""
         try:
@@ -71,7 +71,7 @@ class LocalMarkers:
         except KafkaError:
             return False
 
-    def _find(self, place: TxnPartition) -> Partition:
+    def _find(self, place: TopicPartition) -> Partition:
         return self._partitions.find(place.topic, ZERO_UUID, place.partition)
 
 
@@ -87,11 +87,13 @@ class ClusterMarkers:
         self._local = local
         self._unexpected = unexpected
 
-    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+    async def write(
+        self, marker: TransactionMarker, partitions: Iterable[TopicPartition]
+    ) -> set[TopicPartition]:
         """Write a marker. Returns the partitions that must be tried again. Raises
         TRANSACTION_COORDINATOR_FENCED if a newer coordinator has fenced this coordinator."""
-        left: set[TxnPartition] = set()
-        by_leader: dict[int, list[TxnPartition]] = {}
+        left: set[TopicPartition] = set()
+        by_leader: dict[int, list[TopicPartition]] = {}
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
             # The coordinator's metadata had the topic when the partition joined the transaction, and later
@@ -110,9 +112,9 @@ class ClusterMarkers:
         return left.union(*answers)
 
     async def _write_to(
-        self, leader: int, marker: TransactionMarker, partitions: list[TxnPartition]
-    ) -> set[TxnPartition]:
-        errors: dict[TxnPartition, ErrorCode] = {}
+        self, leader: int, marker: TransactionMarker, partitions: list[TopicPartition]
+    ) -> set[TopicPartition]:
+        errors: dict[TopicPartition, ErrorCode] = {}
         with self._unexpected.contained(f"writing markers to broker {leader}"):
             if leader == self._view.local_id:
                 codes = await asyncio.gather(*(self._local.write(marker, each) for each in partitions))
@@ -126,8 +128,8 @@ class ClusterMarkers:
         return {each for each in partitions if errors.get(each) not in _DONE}
 
     async def _send(
-        self, leader: int, marker: TransactionMarker, partitions: list[TxnPartition]
-    ) -> dict[TxnPartition, ErrorCode]:
+        self, leader: int, marker: TransactionMarker, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         try:
             response: WriteTxnMarkersResponse = await self._peers.send(
                 leader, ApiKey.WRITE_TXN_MARKERS, _request(marker, partitions)
@@ -135,7 +137,7 @@ class ClusterMarkers:
         except KafkaError:
             return {}
         return {
-            TxnPartition(topic.name, each.partition_index): each.error_code
+            TopicPartition(topic.name, each.partition_index): each.error_code
             for result in response.markers
             if result.producer_id == marker.producer_id
             for topic in result.topics
@@ -143,7 +145,7 @@ class ClusterMarkers:
         }
 
 
-def _request(marker: TransactionMarker, partitions: list[TxnPartition]) -> WriteTxnMarkersRequest:
+def _request(marker: TransactionMarker, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)

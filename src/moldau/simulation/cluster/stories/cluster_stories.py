@@ -12,15 +12,16 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.config.broker import BrokerConfig
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.cluster.formatted import format_folders
-from moldau.simulation.cluster.stories.quorum_stories import QuorumCheckers, Witness
+from moldau.simulation.cluster.stories.quorum_stories import QuorumCheckers, QuorumWitness
 from moldau.simulation.coordinators.agreement import watch_coordinators
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
@@ -38,7 +39,7 @@ BROKERS: Final = (11, 12)
 SEPARATE: Final = {1: "controller", 2: "controller", 3: "controller", 11: "broker", 12: "broker"}
 COMBINED: Final = {1: "controller", 11: "broker,controller", 12: "broker,controller"}
 TOPIC: Final = "events"
-PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(4))
+PARTITIONS: Final = tuple(TopicPartition(TOPIC, index) for index in range(4))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
@@ -205,7 +206,7 @@ class ClusterStory:
         controller = node.find(ControllerSubsystem)
         host = self._world.host(f"node-{node_id}")
         service = None if controller is None else controller.service
-        Witness(self._checkers, f"{host.name}.{host.life}", node.metadata, service)
+        QuorumWitness(self._checkers, f"{host.name}.{host.life}", node.metadata, service)
         raise RuntimeError(await node.failed())
 
     def _config(self, node_id: int) -> BrokerConfig:
@@ -232,7 +233,7 @@ class ClusterStory:
         self, readers: "list[asyncio.Task[Any]]", committers: list[OffsetCommitter]
     ) -> list[str]:
         await asyncio.gather(*(self._on(f"{each.name} judge", each.verify()) for each in committers))
-        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
+        final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         for number, partition in enumerate(PARTITIONS):
             final_reader = self._consumer(f"judge-{number}", number, observed=False)
             final[partition] = await self._on(final_reader.name, final_reader.read_to_end())

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.clients.client import Producer, Sending
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.cluster.stories.diskless_cluster_stories import (
@@ -23,7 +24,6 @@ from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     DisklessClusterStory,
     scenario_of,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -46,7 +46,7 @@ class PinnedProducer(Producer):
 
     broker = ("", 0)
 
-    async def leader(self, partition: PartitionName) -> RpcConnection:
+    async def leader(self, partition: TopicPartition) -> RpcConnection:
         if self._connection is None or self._connection.closed:
             self._connection = await RpcConnection.open(self.name, *self.broker)
         return self._connection
@@ -97,7 +97,7 @@ class CommitOrderStory(DisklessClusterStory):
                 await nemesis.storm(1)
 
     async def _kill_coordinator(self, nemesis: Nemesis, chance: random.Random) -> None:
-        wanted = PartitionName(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
+        wanted = TopicPartition(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is not None:
             self.history.note(f"the broker of {wanted} is killed")

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.diskless.partition.partition import DisklessPartition
+from moldau.protocol.partitions import TopicPartition
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -26,7 +27,6 @@ from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     DisklessClusterStory,
     scenario_of,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.loop import SimulationError
@@ -98,7 +98,7 @@ class ConsolidationClusterStory(DisklessClusterStory):
         chance = client.chance
         for number in range(PASSES):
             await self._create_topic(client, self._diskless_topic(PASSING, 2))
-            where = PartitionName(PASSING, chance.randrange(2))
+            where = TopicPartition(PASSING, chance.randrange(2))
             producer: RovingProducer = self._begin_at_any(
                 RovingProducer, f"passer-{number}", where, Sending(idempotent=True)
             )
@@ -119,16 +119,16 @@ class ConsolidationClusterStory(DisklessClusterStory):
             for coordinator_id in coordinators.coordinator_ids:
                 described += await coordinators.describe_topics(coordinator_id)
         for each in described:
-            leader = self._leader_of(PartitionName(each.topic_name, each.partition_index))
+            leader = self._leader_of(TopicPartition(each.topic_name, each.partition_index))
             checker.check_partition(each, leader.get(TieredSubsystem).metadata)
         for node in self.nodes.values():
             checker.check_deletions(node.get(TieredSubsystem).metadata)
         checker.check_objects()
 
-    def _leader_of(self, wanted: PartitionName) -> ServerNode:
+    def _leader_of(self, wanted: TopicPartition) -> ServerNode:
         """The node that leads a partition. All nodes must be running."""
         for node in self.nodes.values():
-            partition = node.get(PartitionsSubsystem).partition(wanted.topic, wanted.index)
+            partition = node.get(PartitionsSubsystem).partition(wanted.topic, wanted.partition)
             if isinstance(partition, DisklessPartition) and partition.is_leader:
                 return node
-        raise SimulationError(f"nobody leads {wanted}")
+        raise SimulationError(f"{wanted} has no leader")

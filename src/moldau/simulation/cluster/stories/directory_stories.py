@@ -18,6 +18,7 @@ from moldau.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from moldau.protocol.partitions import TopicPartition
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.cluster.node_config import BROKER_PORT
 from moldau.simulation.cluster.stories.replication_stories import (
@@ -27,7 +28,6 @@ from moldau.simulation.cluster.stories.replication_stories import (
     ReplicationStory,
     replication,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -79,11 +79,11 @@ class MovingStory(ReplicationStory):
             await self._on(f"operator-{number}", self._move(node_id, chance.choice(PARTITIONS), path, number))
         await storm
 
-    async def _move(self, node_id: int, partition: PartitionName, path: str, number: int) -> None:
+    async def _move(self, node_id: int, partition: TopicPartition, path: str, number: int) -> None:
         name = f"operator-{number}"
         bootstrap = Bootstrap(f"node-{node_id}", BROKER_PORT)
         client = SimulatedClient(name, bootstrap, self.history, stream(self._world.seed, name))
-        topic = AlterReplicaLogDirTopic(name=partition.topic, partitions=[partition.index])
+        topic = AlterReplicaLogDirTopic(name=partition.topic, partitions=[partition.partition])
         request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(3.0):
@@ -141,14 +141,14 @@ class DirectoryStory(ReplicationStory):
         topic = metadata.publisher.image.topics.get(TOPIC)
         rows = () if topic is None else topic.partitions
         return [
-            each.index
+            each.partition
             for each, row in zip(PARTITIONS, rows, strict=False)
             if row.leader == node_id
             and row.directory_of(node_id) == failed_id
             and not self._works(node_id, each)
         ]
 
-    def _works(self, node_id: int, partition: PartitionName) -> bool:
+    def _works(self, node_id: int, partition: TopicPartition) -> bool:
         """Whether a replica has not noticed its failed disk yet, because nothing was written to the disk."""
         replicas = dict(self._replicas_by_node(partition))
         return node_id in replicas and not replicas[node_id].log.is_offline

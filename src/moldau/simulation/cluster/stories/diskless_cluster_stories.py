@@ -19,6 +19,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import iter_headers
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import Machine
@@ -39,7 +40,7 @@ from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -56,7 +57,7 @@ BROKER_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 TOPIC: Final = "events"
 COORDINATORS: Final = 2
-PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
+PARTITIONS: Final = tuple(TopicPartition(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
 """Replication factor of the topic. One of the three brokers has no replica of a partition, but it accepts
 records for the partition."""
@@ -192,7 +193,7 @@ class DisklessClusterStory:
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
-        self._final: dict[PartitionName, list[tuple[int, bytes]]] = {}
+        self._final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         """The records of each partition after all clients have finished."""
 
     async def run(self) -> list[str]:
@@ -273,7 +274,7 @@ class DisklessClusterStory:
     async def _isolate_coordinator(self, chance: random.Random) -> None:
         """Disconnect the leader of a coordinator from the other nodes. Clients and the store can still
         connect to it."""
-        wanted = PartitionName(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
+        wanted = TopicPartition(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is None:
             return
@@ -383,7 +384,7 @@ class DisklessClusterStory:
             if process is None or not process.alive or process.exhibit is not self.nodes.get(node_id):
                 return f"node {node_id} is down"
         for index in range(COORDINATORS):
-            problem = self._problem_of_coordinator(PartitionName(DISKLESS_METADATA_TOPIC, index))
+            problem = self._problem_of_coordinator(TopicPartition(DISKLESS_METADATA_TOPIC, index))
             if problem is not None:
                 return problem
         for each in PARTITIONS:
@@ -393,31 +394,32 @@ class DisklessClusterStory:
                 return f"caches of {each}: {states}"
         return None
 
-    def _problem_of_coordinator(self, wanted: PartitionName) -> str | None:
+    def _problem_of_coordinator(self, wanted: TopicPartition) -> str | None:
         replicas = [replica for _, replica in self._replicas(wanted)]
         states = {(one.high_watermark, one.log.log_end_offset) for one in replicas}
         if len(replicas) < METADATA_REPLICAS or len(states) > 1:
             return f"{wanted}: {[(one.is_leader, one.high_watermark) for one in replicas]}"
         metadata = self.nodes[NODE_IDS[0]].metadata
         topic = None if metadata is None else metadata.publisher.image.topics.get(DISKLESS_METADATA_TOPIC)
-        if topic is None or len(topic.partitions[wanted.index].isr) < METADATA_REPLICAS:
-            return f"{wanted}: {topic and topic.partitions[wanted.index]}"
+        if topic is None or len(topic.partitions[wanted.partition].isr) < METADATA_REPLICAS:
+            return f"{wanted}: {topic and topic.partitions[wanted.partition]}"
         led = [
-            node.get(DisklessSubsystem).coordinators.is_active(wanted.index) for node in self.nodes.values()
+            node.get(DisklessSubsystem).coordinators.is_active(wanted.partition)
+            for node in self.nodes.values()
         ]
         return None if led.count(True) == 1 else f"{wanted} is led at {led}"
 
-    def _replicas(self, wanted: PartitionName) -> Iterator[tuple[int, ClassicPartition]]:
+    def _replicas(self, wanted: TopicPartition) -> Iterator[tuple[int, ClassicPartition]]:
         for node_id, node in self.nodes.items():
             hosted = node.find(PartitionsSubsystem)
-            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
+            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.partition)
             if isinstance(replica, ClassicPartition):
                 yield node_id, replica
 
-    def _caches(self, wanted: PartitionName) -> Iterator[DisklessPartition]:
+    def _caches(self, wanted: TopicPartition) -> Iterator[DisklessPartition]:
         for node in self.nodes.values():
             hosted = node.find(PartitionsSubsystem)
-            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
+            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.partition)
             if isinstance(replica, DisklessPartition):
                 yield replica
 

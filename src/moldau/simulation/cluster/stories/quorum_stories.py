@@ -133,7 +133,7 @@ class QuorumCheckers:
         self.states = StateAgreement(history)
 
 
-class Witness:
+class QuorumWitness:
     """Reports the state of a process's replica to the checkers. It is a listener of the process's quorum, and
     a subscriber to new images."""
 
@@ -299,7 +299,7 @@ class QuorumStory:
             lambda: metadata.publisher.image.provenance.offset,
             times=LifecycleTimes(registration_timeout_ms=600_000),
         )
-        metadata.publisher.subscribe(_Moved(lifecycle.metadata_moved))
+        metadata.publisher.subscribe(_LifecyclePublisher(lifecycle.metadata_moved))
         lifecycle.start()
         lifecycle.ready()
         serving()
@@ -335,7 +335,7 @@ class QuorumStory:
     ) -> None:
         host = self._world.host(f"node-{node_id}")
         name = f"{host.name}.{host.life}"
-        Witness(self.checkers, name, metadata, controller)
+        QuorumWitness(self.checkers, name, metadata, controller)
         self.replicas[node_id], self._lives[node_id] = metadata, name
 
     async def _converge(self, clients: "Iterable[TopicClient]") -> None:
@@ -373,7 +373,7 @@ class QuorumStory:
 
 
 @dataclass(slots=True)
-class _Moved:
+class _LifecyclePublisher:
     """Passes each new metadata image to a broker's lifecycle."""
 
     call: Callable[[], None]

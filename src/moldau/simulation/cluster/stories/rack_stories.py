@@ -13,6 +13,7 @@ from typing import Final
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.clients.client import Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
@@ -22,7 +23,6 @@ from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     DisklessClusterStory,
     scenario_of,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.world import World
@@ -41,7 +41,7 @@ _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", clie
 class _Introduced(SimulatedClient):
     """Sends ApiVersions first on each connection to a leader, as real clients do."""
 
-    async def leader(self, partition: PartitionName) -> RpcConnection:
+    async def leader(self, partition: TopicPartition) -> RpcConnection:
         known = self._connection
         connection = await super().leader(partition)
         if connection is not known:

@@ -1,8 +1,7 @@
 """Replicated partitions on three brokers. Replicas fail while clients write and read.
 
-Every topic has three replicas, and at least two of them must be in sync. Therefore no record that is
-acknowledged with acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a
-partition are equal byte for byte up to the watermark.
+Every topic has three replicas, and at least two must be in sync. Therefore no record that is acknowledged
+with acks=all may be lost. At the end, all replicas are in sync and equal byte for byte up to the watermark.
 """
 
 import asyncio
@@ -14,8 +13,10 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.image.registrations import FeatureRanges
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
@@ -37,7 +38,7 @@ from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.cluster.node_config import BROKER_PORT, node_config
 from moldau.simulation.cluster.watermark_watch import WatermarkWatch
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
-from moldau.simulation.history import History, PartitionName
+from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -50,8 +51,8 @@ CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
 NODE_IDS: Final = (1, 2, 3)
 BROKERS: Final = tuple(Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
 TOPIC: Final = "events"
-PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
-_OFFSETS: Final = tuple(PartitionName("__consumer_offsets", index) for index in range(2))
+PARTITIONS: Final = tuple(TopicPartition(TOPIC, index) for index in range(3))
+_OFFSETS: Final = tuple(TopicPartition(CONSUMER_OFFSETS_TOPIC, index) for index in range(2))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _SHORT_METADATA: Final = {
@@ -458,8 +459,8 @@ class ReplicationStory:
                 return f"{each} has {len(replicas)} replicas"
             metadata = self.nodes[NODE_IDS[0]].metadata
             topic = None if metadata is None else metadata.publisher.image.topics.get(TOPIC)
-            if topic is None or len(topic.partitions[each.index].isr) < len(NODE_IDS):
-                return f"{each}: {topic and topic.partitions[each.index]}"
+            if topic is None or len(topic.partitions[each.partition].isr) < len(NODE_IDS):
+                return f"{each}: {topic and topic.partitions[each.partition]}"
             if len({(one.high_watermark, one.log.log_end_offset) for one in replicas}) > 1:
                 states = [(one.is_leader, one.high_watermark, one.log.log_end_offset) for one in replicas]
                 return f"{each}: {states}"
@@ -469,15 +470,15 @@ class ReplicationStory:
         host = self._world.host(f"node-{node_id}")
         return host.running and self._lives.get(node_id) == host.life
 
-    def _replicas(self, wanted: PartitionName) -> list[ClassicPartition]:
+    def _replicas(self, wanted: TopicPartition) -> list[ClassicPartition]:
         return [replica for _, replica in self._replicas_by_node(wanted)]
 
-    def _replicas_by_node(self, wanted: PartitionName) -> Iterator[tuple[int, ClassicPartition]]:
+    def _replicas_by_node(self, wanted: TopicPartition) -> Iterator[tuple[int, ClassicPartition]]:
         for node_id, node in self.nodes.items():
             if not self._is_up(node_id):
                 continue
             hosted = node.find(PartitionsSubsystem)
-            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
+            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.partition)
             if isinstance(replica, ClassicPartition):
                 yield node_id, replica
 

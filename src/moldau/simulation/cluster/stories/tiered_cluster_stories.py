@@ -17,7 +17,12 @@ from typing import Final
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
+from moldau.protocol.partitions import TopicPartition
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+)
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.simulation.checks.log_checks import check
 from moldau.simulation.checks.tiered_checks import segment_problems
@@ -36,7 +41,6 @@ from moldau.simulation.cluster.stories.replication_stories import (
     TOPIC,
     ReplicationStory,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -173,7 +177,7 @@ class TieredClusterStory(ReplicationStory):
         chance = client.chance
         for number in range(3):
             await self._create_tiered(client, PASSING, 2)
-            name, partition = f"passer-{number}", PartitionName(PASSING, chance.randrange(2))
+            name, partition = f"passer-{number}", TopicPartition(PASSING, chance.randrange(2))
             producer: Producer = self._begin_at_any(Producer, name, partition, Sending(idempotent=True))
             await producer.run(30, pause_s=0.3)
             producer.disconnect()
@@ -208,15 +212,15 @@ class TieredClusterStory(ReplicationStory):
 
     # The end of a run
 
-    async def _read_all(self, name: str) -> dict[PartitionName, list[tuple[int, bytes]]]:
-        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
+    async def _read_all(self, name: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+        final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
             final_reader: Consumer = self._consumer(f"{name}-{number}", number, observed=False)
             final[each] = await self._on(final_reader.name, final_reader.read_to_end())
         return final
 
     async def _read_with_others_leading(
-        self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
+        self, nemesis: Nemesis, final: Mapping[TopicPartition, list[tuple[int, bytes]]]
     ) -> None:
         """Stop the nodes one after another. Each time, check that the other leaders return the same records
         and have loaded the remote metadata."""
@@ -231,13 +235,13 @@ class TieredClusterStory(ReplicationStory):
             await down
             await self._converge()
 
-    async def _check_offsets(self, wanted: PartitionName) -> None:
+    async def _check_offsets(self, wanted: TopicPartition) -> None:
         """Check that the leader's local log begins after the first offset, but not after the end of the
         copied part."""
         client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
             try:
-                first = await client.list_offset(wanted, -2)
+                first = await client.list_offset(wanted, EARLIEST_TIMESTAMP)
                 local = await client.list_offset(wanted, EARLIEST_LOCAL_TIMESTAMP, OFFSETS_OF_TIERS_VERSION)
                 tiered = await client.list_offset(wanted, LATEST_TIERED_TIMESTAMP, OFFSETS_OF_TIERS_VERSION)
                 break

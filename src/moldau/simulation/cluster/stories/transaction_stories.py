@@ -20,6 +20,7 @@ from moldau.cluster.internal_topics import (
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import Bootstrap, RetryError
 from moldau.simulation.cluster.stories.diskless_cluster_stories import (
@@ -30,7 +31,6 @@ from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     DisklessClusterStory,
     scenario_of,
 )
-from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis
 from moldau.simulation.offsets.group_client import GroupClient
 from moldau.simulation.scenario import Scenario
@@ -41,7 +41,7 @@ from moldau.simulation.transactions.reader import CommittedReader
 from moldau.simulation.transactions.record import check_transactions
 
 CLASSIC_TOPIC: Final = "plain"
-PLACES: Final = (*PARTITIONS, PartitionName(CLASSIC_TOPIC, 0), PartitionName(CLASSIC_TOPIC, 1))
+PLACES: Final = (*PARTITIONS, TopicPartition(CLASSIC_TOPIC, 0), TopicPartition(CLASSIC_TOPIC, 1))
 """The lists: three diskless partitions and two classic partitions."""
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 12
@@ -50,9 +50,9 @@ END_WAIT_S: Final = 60.0
 check that aborts it."""
 _TARGETED_CHANCE: Final = 0.5
 _TARGETS: Final = (
-    PartitionName(TRANSACTION_STATE_TOPIC, 0),
-    PartitionName(DISKLESS_METADATA_TOPIC, 0),
-    PartitionName(CONSUMER_OFFSETS_TOPIC, 0),
+    TopicPartition(TRANSACTION_STATE_TOPIC, 0),
+    TopicPartition(DISKLESS_METADATA_TOPIC, 0),
+    TopicPartition(CONSUMER_OFFSETS_TOPIC, 0),
     *PLACES[-2:],
 )
 """Partitions whose leaders are killed. Every broker is a gateway of the diskless partitions."""
@@ -99,8 +99,8 @@ class TransactionClusterStory(DisklessClusterStory):
         await storm
         self.history.note("producers are done")
         await self._converge()
-        judges = [self._list_reader("judge", number) for number in range(len(PLACES))]
-        await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in judges))
+        final_readers = [self._list_reader("judge", number) for number in range(len(PLACES))]
+        await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in final_readers))
         offsets = [self._on(f"{each.name} offsets", self._offset_of(each.name)) for each in producers]
         committed = await asyncio.gather(*offsets)
         for watch in watching:
@@ -108,13 +108,13 @@ class TransactionClusterStory(DisklessClusterStory):
         await self._converge()
         await self._check()
         transactions = [each for producer in producers for each in producer.transactions]
-        final = dict(enumerate(each.reads for each in judges))
+        final = dict(enumerate(each.reads for each in final_readers))
         polls = {each.name: dict(enumerate(one.reads for one in each.readers)) for each in producers}
         reads = polls | {"observers": dict(enumerate(each.reads for each in observers))}
         self._found = [
             *check_transactions(
                 transactions,
-                {number: each.values for number, each in enumerate(judges)},
+                {number: each.values for number, each in enumerate(final_readers)},
                 {number: each.values for number, each in enumerate(observers)},
                 {each.name: offset for each, offset in zip(producers, committed, strict=True)},
             ),

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
-from moldau.simulation.world.disks.volume import FileNode, FolderNode, Node, Volume
+from moldau.runtime.buffers import Buffer
+from moldau.runtime.files.disk import DiskError, DiskSpace, File, Lock
+from moldau.simulation.world.disks.volume import FileNode, FolderNode, TreeNode, Volume
 from moldau.simulation.world.process import Process
 
 _PATHS_KEPT: Final = 4_096
@@ -205,8 +206,8 @@ class MountedDisk:
 
     # Finding -----------------------------------------------------------------------------------
 
-    def _find(self, path: str) -> Node | None:
-        node: Node = self.device.volume.root
+    def _find(self, path: str) -> TreeNode | None:
+        node: TreeNode = self.device.volume.root
         for part in _parts(path):
             if not isinstance(node, FolderNode):
                 raise _error(errno.ENOTDIR, path)
@@ -216,7 +217,7 @@ class MountedDisk:
             node = child
         return node
 
-    def _get(self, path: str) -> Node:
+    def _get(self, path: str) -> TreeNode:
         node = self._find(path)
         if node is None:
             raise _error(errno.ENOENT, path)
@@ -320,7 +321,7 @@ class MountedDisk:
 
     def make_dirs(self, path: str) -> None:
         self.check("make_dirs", path)
-        node: Node = self.device.volume.root
+        node: TreeNode = self.device.volume.root
         for part in _parts(path):
             if not isinstance(node, FolderNode):
                 raise _error(errno.ENOTDIR, path)

@@ -109,12 +109,12 @@ class FolderNode:
     __slots__ = ("entries", "synced")
 
     def __init__(self) -> None:
-        self.entries: dict[str, Node] = {}
-        self.synced: dict[str, Node] = {}
+        self.entries: dict[str, TreeNode] = {}
+        self.synced: dict[str, TreeNode] = {}
 
 
-Node: TypeAlias = FileNode | FolderNode
-Change: TypeAlias = tuple[tuple[FolderNode, str, "FileNode | FolderNode | None"], ...]
+TreeNode: TypeAlias = FileNode | FolderNode
+EntryChanges: TypeAlias = tuple[tuple[FolderNode, str, "FileNode | FolderNode | None"], ...]
 """The entries that a single step changes. The value None means that the entry is removed. A rename is a
 single step."""
 
@@ -124,7 +124,7 @@ class Volume:
 
     def __init__(self) -> None:
         self.root = FolderNode()
-        self._journal: list[Change] = []
+        self._journal: list[EntryChanges] = []
 
     def change(self, *entries: tuple[FolderNode, str, FileNode | FolderNode | None]) -> None:
         """Set or remove entries in a single change."""
@@ -133,7 +133,7 @@ class Volume:
 
     def sync_folder(self, folder: FolderNode) -> None:
         """Make every change that affects ``folder`` durable."""
-        waiting: list[Change] = []
+        waiting: list[EntryChanges] = []
         for change in self._journal:
             if any(changed is folder for changed, _, _ in change):
                 _set_entries(change, lambda changed: changed.synced)
@@ -163,13 +163,13 @@ class Volume:
     def used_bytes(self) -> int:
         """Total bytes of all files."""
 
-        def of(node: Node) -> int:
+        def of(node: TreeNode) -> int:
             return len(node.data) if isinstance(node, FileNode) else sum(map(of, node.entries.values()))
 
         return of(self.root)
 
 
-def _set_entries(change: Change, entries_of: Callable[[FolderNode], dict[str, Node]]) -> None:
+def _set_entries(change: EntryChanges, entries_of: Callable[[FolderNode], dict[str, TreeNode]]) -> None:
     for folder, name, node in change:
         if node is None:
             entries_of(folder).pop(name, None)

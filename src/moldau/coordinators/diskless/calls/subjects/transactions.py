@@ -16,6 +16,7 @@ from moldau.protocol.own.diskless import describe_producers as producers_wire
 from moldau.protocol.own.diskless import end_transactions as end_wire
 from moldau.protocol.own.diskless import guard_transactions as guard_wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.rows import PARTITIONS
 
 # -- guards ------------------------------------------------------------------------------------
@@ -151,16 +152,16 @@ END_TRANSACTIONS: Final = DisklessCall(
 # -- producers ---------------------------------------------------------------------------------
 
 
-def _describe_fields(wanted: Sequence[calls.PartitionId], version: int) -> Fields:
+def _describe_fields(wanted: Sequence[PartitionKey], version: int) -> Fields:
     return topics_of(
         wanted,
         producers_wire.DisklessTopicToDescribe,
-        lambda row: producers_wire.DisklessPartitionToDescribe(partition_index=row.partition_index),
+        lambda row: producers_wire.DisklessPartitionToDescribe(partition_index=row.partition),
     )
 
 
-def _describe_arguments(request: Any) -> Sequence[calls.PartitionId]:
-    return rows_of(request, lambda topic_id, row: calls.PartitionId(topic_id, row.partition_index))
+def _describe_arguments(request: Any) -> Sequence[PartitionKey]:
+    return rows_of(request, lambda topic_id, row: PartitionKey(topic_id, row.partition_index))
 
 
 def _producer(found: calls.ProducerOfPartition) -> producers_wire.DisklessProducer:

@@ -1,0 +1,5 @@
+"""The type of bytes that are read and not changed."""
+
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -109,6 +109,36 @@ def test_a_segment_that_readers_would_not_find_is_not_copied(tmp_path: Path, epo
     asyncio.run(run())
 
 
+class ShorterHolder(Holder):
+    """Two brokers have the chunks. The copies of broker 3 begin later, because retention moved the start of
+    its log before it became a follower again."""
+
+    def holders(self, chunk: Any, wanted: Any) -> list[int]:
+        return [3, 2]
+
+    async def store_segment(self, broker_id: int, wanted: SegmentCopy) -> ChunkSegment:
+        if broker_id == 3:
+            return ChunkSegment(
+                wanted.segment_offset + 5,
+                wanted.segment_offset + 9,
+                1,
+                50,
+                False,
+                [(0, wanted.segment_offset + 5)],
+            )
+        return await super().store_segment(broker_id, wanted)
+
+
+def test_a_segment_is_copied_by_a_broker_whose_copy_has_the_offset(tmp_path: Path) -> None:
+    async def run() -> None:
+        holder, metadata = ShorterHolder(leader_epoch=0), Metadata()
+        task = TaskPartition(NAME, await leader(tmp_path, EpochEntry(0, 0)))
+        assert await asyncio.wait_for(tiering(metadata, holder).copy(task), 10)
+        assert holder.stored == [0, 10]
+
+    asyncio.run(run())
+
+
 def test_chunks_are_copied_in_order_and_their_bytes_are_counted(tmp_path: Path) -> None:
     async def run() -> None:
         holder, metadata = Holder(leader_epoch=0), Metadata()

@@ -207,24 +207,9 @@ class ChunkTiering(EarlierPart):
 
     async def _copy_one(self, partition: TaskPartition, chunk: ChunkRegistration, offset: int) -> bool:
         """Copy the segment that contains an offset. Returns False if a transaction is open in the segment."""
-        name, error = partition.partition, None
+        name = partition.partition
         wanted = SegmentCopy(name.topic_id, name.partition, chunk.start_offset, offset)
-        for broker_id in self._stores.holders(chunk, wanted):
-            try:
-                segment = await self._stores.store_segment(broker_id, wanted)
-                break
-            except KafkaError as failure:
-                logger.info(
-                    "broker %d cannot copy chunk %d of %s: %s", broker_id, *wanted[2:3], name, failure
-                )
-                error = failure
-        else:
-            raise error or KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
-        if _epoch_at(segment, offset) != LogLineage(partition.log.leader_epochs).epoch_for_offset(offset):
-            # Readers find a remote segment by the leader epochs of the leader's log. With other epochs, they
-            # would not find this segment, and the leader would copy it again and again.
-            reason = f"{name}: the leader epoch at offset {offset} is another on broker {broker_id}"
-            raise RemoteStorageError(reason, transient=False)
+        broker_id, segment = await self._find_segment(partition, chunk, wanted)
         if segment.end_offset >= partition.log.last_stable_offset(partition.replica.high_watermark):
             return False
         await self._context.keep_copy_quota(segment.size_bytes)
@@ -239,6 +224,32 @@ class ChunkTiering(EarlierPart):
         finally:
             self._context.being_copied.discard(copy.segment_id)
         return True
+
+    async def _find_segment(
+        self, partition: TaskPartition, chunk: ChunkRegistration, wanted: SegmentCopy
+    ) -> tuple[int, ChunkSegment]:
+        """Find a broker that can copy the segment with the wanted offset. Returns the id of the broker and
+        the description of the segment. Raises ``KafkaError`` or ``RemoteStorageError``."""
+        name, offset = partition.partition, wanted.segment_offset
+        epoch = LogLineage(partition.log.leader_epochs).epoch_for_offset(offset)
+        error: Exception = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+        for broker_id in self._stores.holders(chunk, wanted):
+            try:
+                segment = await self._stores.store_segment(broker_id, wanted)
+                if _epoch_at(segment, offset) == epoch:
+                    return broker_id, segment
+                # Readers find a remote segment by the leader epochs of the leader's log. With other epochs,
+                # they would not find this segment, and the leader would copy it again and again. The copy of
+                # another broker may still have the offset: an earlier leader may have moved the start of the
+                # log further on some replicas than on others.
+                reason = f"{name}: the leader epoch at offset {offset} is another on broker {broker_id}"
+                error = RemoteStorageError(reason, transient=False)
+            except KafkaError as failure:
+                error = failure
+            logger.info(
+                "broker %d cannot copy chunk %d of %s: %s", broker_id, wanted.start_offset, name, error
+            )
+        raise error
 
     async def _store(
         self, name: TopicIdPartition, broker_id: int, segment: ChunkSegment, copy: SegmentCopy

@@ -139,6 +139,26 @@ def test_a_flushed_follower_sends_a_new_start_only_after_the_start_is_durable(
     asyncio.run(story())
 
 
+def test_a_follower_of_a_synced_log_fetches_on_after_the_start_has_moved(tmp_path: pathlib.Path) -> None:
+    """The broker's ``log.flush.interval.messages`` also applies to logs that are synced anyway."""
+    pair = Replicas(tmp_path, FSYNCED)
+    pair.lead(1, 3)
+    follower = pair.partitions[2]
+    follower.log.config = replace(follower.log.config, flush_messages=1)
+
+    async def story() -> None:
+        for value in (b"a", b"b", b"c"):
+            pair.append_own(1, value)
+        await pair.settled()
+        await pair.fetch(2)
+        await pair.settled()
+        follower.log.update_log_start_offset(2)
+        await follower.following.synced()
+        assert follower.following.is_synced(follower.following.position())
+
+    asyncio.run(story())
+
+
 def test_a_follower_takes_over_the_start_of_a_log_whose_leader_was_elected_uncleanly(
     tmp_path: pathlib.Path,
 ) -> None:

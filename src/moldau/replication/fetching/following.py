@@ -91,15 +91,15 @@ class Following:
         log, commit = self._log, self._commit
         if commit is None:
             await log.flush()
-            start_offset = log.offsets.log_start_offset
-            if start_offset > self._durable_start:
-                await log.persist_start()
-                self._durable_start = start_offset
-            return
-        if log.offsets.flushed_offset < log.log_end_offset:
-            commit.plan()  # An earlier incarnation of this broker may have left unsynced records.
-        await commit.settled()
-        commit.check()
+        else:
+            if log.offsets.flushed_offset < log.log_end_offset:
+                commit.plan()  # An earlier incarnation of this broker may have left unsynced records.
+            await commit.settled()
+            commit.check()
+        start_offset = log.offsets.log_start_offset
+        if start_offset > self._durable_start:
+            await log.persist_start()
+            self._durable_start = start_offset
 
     def append(
         self, leader_epoch: int, batches: bytes | memoryview, *, high_watermark: int, log_start_offset: int

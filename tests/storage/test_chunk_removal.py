@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 import pytest
@@ -52,96 +52,106 @@ def files_of(box: Any) -> dict[str, bytes]:
     return {name: box.disk.read(f"{folder}/{name}") for name in box.disk.list(folder)}
 
 
-async def held_store(box: Any, held: str) -> tuple[LogManager, ChunkStore, HeldWorkers]:
+class HeldOpening(NamedTuple):
+    """A store with one chunk, whose log is being opened by ``task``."""
+
+    logs: LogManager
+    store: ChunkStore
+    content: dict[str, bytes]
+    """The files of the chunk before the opening."""
+    workers: HeldWorkers
+    task: asyncio.Task[Any]
+
+    async def end(self) -> None:
+        """Let the opening end, with any result."""
+        self.workers.may_go_on.set()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def held_opening(box: Any) -> HeldOpening:
     workers = HeldWorkers()
     box.machine = replace(box.machine, workers=workers)
     logs, store = await with_one_chunk(box, 10)
-    workers.held = held
-    return logs, store, workers
+    content = files_of(box)
+    workers.held = "_open_folder"
+    task = asyncio.create_task(store.open(NAME, FIRST))
+    await turns()
+    return HeldOpening(logs, store, content, workers, task)
 
 
 def test_a_log_that_is_opened_while_its_chunk_is_removed_is_not_used(box: Any) -> None:
     """A later copy of the chunk would otherwise be read through the files of the removed folder."""
 
     async def run() -> None:
-        logs, store, workers = await held_store(box, "_open_folder")
-        content = files_of(box)
-        opening = asyncio.create_task(store.open(NAME, FIRST))
-        await turns()
+        opening = await held_opening(box)
+        store = opening.store
         dropping = asyncio.create_task(store.drop(NAME, FIRST))
         await turns()
         assert FOLDER in box.disk.list("/data"), "the folder was renamed while its log was opened"
-        workers.may_go_on.set()
+        opening.workers.may_go_on.set()
         with pytest.raises(KafkaError, match="is removed"):
-            await opening
+            await opening.task
         await dropping
         assert FOLDER not in box.disk.list("/data")
-        await store.copy(NAME, FIRST, 10, Copied(content))
+        await store.copy(NAME, FIRST, 10, Copied(opening.content))
         log = await store.open(NAME, FIRST)
         assert not log.is_offline
         assert log.read(3, 10**6, upper_bound_offset=10).next_offset == 10
-        await logs.stop()
+        await opening.logs.stop()
 
     asyncio.run(run())
 
 
 def test_a_chunk_is_not_moved_aside_while_its_log_is_opened(box: Any) -> None:
     async def run() -> None:
-        logs, store, workers = await held_store(box, "_open_folder")
-        opening = asyncio.create_task(store.open(NAME, FIRST))
-        await turns()
+        opening = await held_opening(box)
+        store = opening.store
         moving = asyncio.create_task(store.put_aside(FIRST))
         await turns()
         assert FOLDER in box.disk.list("/data")
-        workers.may_go_on.set()
-        await asyncio.gather(opening, moving, return_exceptions=True)
+        opening.workers.may_go_on.set()
+        await asyncio.gather(opening.task, moving, return_exceptions=True)
         assert FOLDER not in box.disk.list("/data")
         with pytest.raises(KafkaError):
             await store.open(NAME, FIRST)
-        await logs.stop()
+        await opening.logs.stop()
 
     asyncio.run(run())
 
 
 def test_a_chunk_that_is_removed_while_a_new_copy_waits_for_it_is_removed_once(box: Any) -> None:
     async def run() -> None:
-        logs, store, workers = await held_store(box, "_open_folder")
-        content = files_of(box)
-        opening = asyncio.create_task(store.open(NAME, FIRST))
-        await turns()
-        copying = asyncio.create_task(store.copy(NAME, FIRST, 10, Copied(content)))
+        opening = await held_opening(box)
+        store = opening.store
+        copying = asyncio.create_task(store.copy(NAME, FIRST, 10, Copied(opening.content)))
         await turns()
         dropping = asyncio.create_task(store.drop(NAME, FIRST))
         await turns()
-        workers.may_go_on.set()
-        await asyncio.gather(opening, return_exceptions=True)
+        await opening.end()
         await dropping
         await copying
         assert (FIRST in store, box.disk.list("/data").count(FOLDER)) == (True, 1)
-        assert files_of(box) == content
-        await logs.stop()
+        assert files_of(box) == opening.content
+        await opening.logs.stop()
 
     asyncio.run(run())
 
 
 def test_a_new_copy_waits_until_the_folder_of_the_removed_chunk_has_another_name(box: Any) -> None:
     async def run() -> None:
-        logs, store, workers = await held_store(box, "_open_folder")
-        content = files_of(box)
-        opening = asyncio.create_task(store.open(NAME, FIRST))
-        await turns()
+        opening = await held_opening(box)
+        store = opening.store
         dropping = asyncio.create_task(store.drop(NAME, FIRST))
         await turns()
-        copying = asyncio.create_task(store.copy(NAME, FIRST, 10, Copied(content)))
+        copying = asyncio.create_task(store.copy(NAME, FIRST, 10, Copied(opening.content)))
         await turns()
         assert not copying.done()
-        workers.may_go_on.set()
-        await asyncio.gather(opening, return_exceptions=True)
+        await opening.end()
         await dropping
         await copying
-        assert files_of(box) == content
+        assert files_of(box) == opening.content
         assert (await store.open(NAME, FIRST)).log_end_offset == 10
-        await logs.stop()
+        await opening.logs.stop()
 
     asyncio.run(run())
 
@@ -154,27 +164,25 @@ def test_the_chunk_of_a_new_topic_gets_the_folder_of_a_deleted_topic_of_the_same
     this as a failure of the disk."""
 
     async def run() -> None:
-        logs, store, workers = await held_store(box, "_open_folder")
-        opening = asyncio.create_task(store.open(NAME, FIRST))
-        await turns()
+        opening = await held_opening(box)
+        store = opening.store
         dropping = asyncio.create_task(store.drop(NAME, FIRST) if is_dropped else turns())
         await turns()
-        log = await get_or_create(logs, NAME, LogConfig(), NEXT_TOPIC_ID)
+        log = await get_or_create(opening.logs, NAME, LogConfig(), NEXT_TOPIC_ID)
         append(box, log, 3)
         new = ChunkId(NEXT_TOPIC_ID, 0, 0)
         carving = asyncio.create_task(store.carve(NAME, new, 3))
         await turns()
         assert not carving.done()
-        workers.may_go_on.set()
-        await asyncio.gather(opening, return_exceptions=True)
+        await opening.end()
         await dropping
         await carving
         assert list(store) == [new]
         found = await store.open(NAME, new)
         assert (found.topic_id, found.log_end_offset) == (NEXT_TOPIC_ID, 3)
         assert sum(map(is_stray_folder, box.disk.list("/data"))) == (not is_dropped)
-        assert logs.directories[0].is_online
-        await logs.stop()
+        assert opening.logs.directories[0].is_online
+        await opening.logs.stop()
 
     asyncio.run(run())
 

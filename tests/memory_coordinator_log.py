@@ -21,6 +21,8 @@ class MemoryLog:
         """While true, appends do not move the high watermark, and :meth:`commit` does."""
         self.failure: Exception | None = None
         """The exception that the next appends and reads raise."""
+        self.refusal: Exception | None = None
+        """The reason why the log accepts no appends now."""
         self._listeners: list[Callable[[int], None]] = []
         self._moved = asyncio.Event()
 
@@ -34,6 +36,10 @@ class MemoryLog:
         if not self.held:
             self.commit(self.log_end_offset)
         return base_offset
+
+    def check_writable(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def commit(self, offset: int | None = None) -> None:
         """Move the high watermark to ``offset``. The default is the end of the log."""

@@ -3,6 +3,7 @@ handles the loss of leadership."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,33 @@ def test_a_failed_append_fails_waiting_requests_and_reloads_the_log() -> None:
         await runtime.until_loaded(0)
         assert await runtime.read(0, total) == 7
         assert await runtime.write(0, add(1)) == 8
+
+    run(test)
+
+
+def test_a_refusable_operation_leaves_the_shard_as_it_is_while_the_log_accepts_no_records() -> None:
+    """For example, too few replicas are in sync. Without the check, each commit of an offset would unload the
+    coordinator, and would fail the requests of all groups that wait."""
+
+    def add_if_possible(number: int) -> Callable[[CounterShard, int, Token], Effects[int]]:
+        return lambda shard, now_ms, token: replace(add(number)(shard, now_ms, token), is_refusable=True)
+
+    async def test(runtime: Runtime, log: MemoryLog) -> None:
+        assert await runtime.write(0, add_if_possible(7)) == 7
+        log.held = True
+        waiting = runtime.write(0, add(1))
+        await asyncio.sleep(0)
+        log.refusal = log.failure = KafkaError(ErrorCode.not_enough_replicas)
+        refused = runtime.write(0, add_if_possible(100))
+        assert await code_of(refused) is ErrorCode.coordinator_not_available
+        await asyncio.sleep(0)
+        assert runtime.is_active(0)
+        assert not waiting.done()
+        log.refusal = log.failure = None
+        log.commit()
+        assert await waiting == 8
+        log.held = False
+        assert await runtime.write(0, add_if_possible(1)) == 9
 
     run(test)
 

@@ -1,18 +1,36 @@
-"""Responses of a leader that arrive after the follower's own log has changed."""
+"""Responses of a leader that arrive after the follower's own log has changed, or that name no records."""
 
 import asyncio
 import pathlib
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from replica_files import Replicas
 
 from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from moldau.replication.fetching.replica_fetcher import FetcherSettings, ReplicaFetcher
-from moldau.runtime import UnexpectedErrors
+from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.runtime.entropy import SeededEntropy
 
 LEADER, FOLLOWER, EPOCH = 1, 2, 3
+
+
+def fetcher_of(ask: Callable[..., Awaitable[Any]]) -> ReplicaFetcher:
+    """A fetcher whose requests are answered by a function."""
+    brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
+    quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
+    fetcher = ReplicaFetcher(
+        FOLLOWER, LEADER, FetcherSettings(), brokers, SeededEntropy(1), UnexpectedErrors(), quota
+    )
+    fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
+    return fetcher
 
 
 def test_a_response_counts_although_retention_has_moved_the_start_of_the_own_log(
@@ -40,16 +58,59 @@ def test_a_response_counts_although_retention_has_moved_the_start_of_the_own_log
             answer = FetchableTopicResponse(topic_id=follower.key.topic_id, partitions=[row])
             return FetchResponse(session_id=1, responses=[answer])
 
-        brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
-        quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
-        fetcher = ReplicaFetcher(
-            FOLLOWER, LEADER, FetcherSettings(), brokers, SeededEntropy(1), UnexpectedErrors(), quota
-        )
-        fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
+        fetcher = fetcher_of(ask)
         fetcher.add(follower)
         await asked_again.wait()
         assert (follower.high_watermark, follower.log.log_start_offset) == (3, 2)
         assert requests[1].topics[0].partitions[0].log_start_offset == 2
+        await fetcher.stop()
+
+    asyncio.run(story())
+
+
+def test_a_follower_outside_the_log_of_its_leader_is_cut_at_the_end_of_that_log(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The high watermark of a new leader may be low. If the follower was cut there, an in-sync replica would
+    lack committed records for some time."""
+
+    async def story() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(FOLLOWER, EPOCH)
+        for value in (b"a", b"b", b"c"):
+            pair.produce(FOLLOWER, value)
+            if value != b"c":
+                await pair.fetch(LEADER)
+        pair.lead(LEADER, EPOCH + 1)
+        leader, follower, asked_again = pair.partitions[LEADER], pair.partitions[FOLLOWER], asyncio.Event()
+        assert (leader.high_watermark, pair.end(LEADER), pair.end(FOLLOWER)) == (1, 2, 3)
+
+        async def ask(request: Any, timeout_ms: int, version: int | None = None) -> Any:
+            if isinstance(request, ListOffsetsRequest):
+                return await listed(request)
+            position = cast(FetchRequest, request).topics[0].partitions[0]
+            code = ErrorCode.offset_out_of_range
+            if position.fetch_offset <= pair.end(LEADER):
+                asked_again.set()
+                await asyncio.Event().wait()
+            row = PartitionData(partition_index=0, error_code=code)
+            answer = FetchableTopicResponse(topic_id=follower.key.topic_id, partitions=[row])
+            return FetchResponse(session_id=1, responses=[answer])
+
+        async def listed(request: ListOffsetsRequest) -> ListOffsetsResponse:
+            found = await leader.find_offset(
+                request.topics[0].partitions[0].timestamp,
+                read_committed=False,
+                current_leader_epoch=EPOCH + 1,
+                is_replica=request.replica_id == FOLLOWER,
+            )
+            row = ListOffsetsPartitionResponse(partition_index=0, offset=found.offset)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[row])])
+
+        fetcher = fetcher_of(ask)
+        fetcher.add(follower)
+        await asyncio.wait_for(asked_again.wait(), 60)
+        assert pair.end(FOLLOWER) == 2
         await fetcher.stop()
 
     asyncio.run(story())

@@ -130,3 +130,16 @@ def test_lookups_by_time_wait_for_the_watermark_of_a_new_leader(tmp_path: pathli
         10,
         -1,
     ]
+
+
+def test_lookups_of_followers_consider_the_whole_log(tmp_path: pathlib.Path) -> None:
+    led = LedPartition(tmp_path, [TIME_MS + number for number in range(20)])
+    led.fetch(4, last_fetched_epoch=3)
+
+    def look(timestamp_ms: int) -> int:
+        lookup = led.partition.find_offset(
+            timestamp_ms, read_committed=True, current_leader_epoch=5, is_replica=True
+        )
+        return asyncio.run(lookup).offset
+
+    assert [look(LATEST_TIMESTAMP), look(MAX_TIMESTAMP), look(TIME_MS + 15)] == [20, 19, 15]

@@ -230,6 +230,7 @@ class ChunkStandIn(WithoutLog, Partition):
         read_committed: bool,
         current_leader_epoch: int,
         client: FairClient | None = None,
+        is_replica: bool = False,
     ) -> FoundOffset:
         raise KafkaError(ErrorCode.not_leader_or_follower)
 

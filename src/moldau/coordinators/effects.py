@@ -63,8 +63,8 @@ class Effects(Generic[R]):
     are independent of each other (such as the expiry of many groups) use ``atomic=False`` and may be split.
 
     ``is_refusable`` means that the operation itself has changed nothing in the shard: all its changes are in
-    these effects. If the records are then too large for a batch, the effects are dropped, only the requests
-    of this operation get an error, and the shard stays valid.
+    these effects. If the records are then too large for a batch, or the log accepts no records now, the
+    effects are dropped, only the requests of this operation get an error, and the shard stays valid.
     """
 
     records: Sequence[R] = ()

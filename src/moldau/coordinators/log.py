@@ -60,6 +60,11 @@ class CoordinatorLog(Protocol):
         """
         ...
 
+    def check_writable(self) -> None:
+        """Raise :class:`moldau.runtime.KafkaError` if an append would be refused now, for example because too
+        few replicas are in sync."""
+        ...
+
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
         """Read whole batches up to the log's end. The first batch is the one that contains ``offset``. It is
         returned even if it is larger than ``max_bytes``.
@@ -118,6 +123,9 @@ class PartitionCoordinatorLog:
     def append(self, batch: bytearray) -> int:
         info = self._partition.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
         return info.first_offset
+
+    def check_writable(self) -> None:
+        self._partition.check_in_sync()
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         return self._partition.guards.guard(producer_id, producer_epoch)
@@ -240,6 +248,9 @@ class LogUpTo:
         return chunk
 
     def append(self, batch: bytearray) -> int:
+        raise NotImplementedError
+
+    def check_writable(self) -> None:
         raise NotImplementedError
 
     def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:

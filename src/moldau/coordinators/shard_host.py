@@ -260,6 +260,12 @@ class ShardHost(Generic[S, R]):
     def _replay(self, effects: Effects[R]) -> bool:
         """Apply the records and queue them for the log. Returns False when they were refused, or when the
         shard was discarded."""
+        if effects.is_refusable:
+            try:
+                self._log.check_writable()
+            except KafkaError as refusal:
+                self._refuse(effects, refusal)
+                return False
         encode = self._codec.encode
         try:
             pairs = [KeyValue(*encode(record)) for record in effects.records]

@@ -68,6 +68,12 @@ class Leading:
         leader = self._replica.leader
         return leader is not None and bool(leader.followers)
 
+    @property
+    def has_proposal(self) -> bool:
+        """Whether the controller has not yet answered a proposal of this leader."""
+        leader = self._replica.leader
+        return leader is not None and leader.pending is not None
+
     def brokers_changed(self) -> None:
         """Check the watermark and the in-sync set, because the active brokers may have changed or this
         replica has become the leader."""

@@ -370,8 +370,12 @@ class Partition(Protocol):
         read_committed: bool,
         current_leader_epoch: int,
         client: FairClient | None = None,
+        is_replica: bool = False,
     ) -> FoundOffset:
         """Return the first record at or after a time, or the offset for one of the special timestamps.
+
+        For a follower (``is_replica``), the log ends at the last record of the leader, and not at the high
+        watermark or the last stable offset.
 
         Raises ``KafkaError`` for a fenced or unknown leader epoch, for a broker that does not lead, and for a
         storage error.

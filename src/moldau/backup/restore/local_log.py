@@ -54,6 +54,9 @@ class LocalCoordinatorLog:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    def check_writable(self) -> None:
+        pass
+
     # -- transactions: a restore writes no transactional records ----------------------------------
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:

@@ -111,12 +111,14 @@ class DisklessPassage(WithoutLog):
         read_committed: bool,
         current_leader_epoch: int,
         client: FairClient | None = None,
+        is_replica: bool = False,
     ) -> FoundOffset:
         return await self._reading().find_offset(
             timestamp_ms,
             read_committed=read_committed,
             current_leader_epoch=current_leader_epoch,
             client=client,
+            is_replica=is_replica,
         )
 
     async def delete_records(self, before_offset: int) -> int:

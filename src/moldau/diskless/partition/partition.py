@@ -289,6 +289,7 @@ class DisklessPartition(WithoutLog):
         read_committed: bool,
         current_leader_epoch: int,
         client: FairClient | None = None,
+        is_replica: bool = False,
     ) -> FoundOffset:
         return await self._lookup.find(
             self.cache, timestamp_ms, self._remote, read_committed=read_committed, client=client

@@ -3,6 +3,7 @@ moved their log starts."""
 
 import asyncio
 
+from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import ReplicaPolicy
 from moldau.replication.core.replica import Replica
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -18,7 +19,7 @@ class RecordDeletion:
         self._log = log
         self._replica = replica
         self._policy = policy
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, asyncio.Future[int]]] = []
 
     async def delete(self, before_offset: int) -> int:
         """Delete records below an offset (-1 means the high watermark). Returns the low watermark, which is
@@ -37,14 +38,15 @@ class RecordDeletion:
         if self._replica.leader is None:
             # The leadership ended during the disk operation.
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        if not self._is_reached(target):
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((target, future))
-            try:
-                await future
-            finally:
-                self._waiting = [each for each in self._waiting if each[1] is not future]
-        return self._log.offsets.log_start_offset
+        low_watermark = self._low_watermark(self._replica.leader)
+        if low_watermark >= target:
+            return low_watermark
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((target, future))
+        try:
+            return await future
+        finally:
+            self._waiting = [each for each in self._waiting if each[1] is not future]
 
     def _target(self, before_offset: int) -> int:
         if self._replica.leader is None:
@@ -68,14 +70,16 @@ class RecordDeletion:
     def replicas_moved(self) -> None:
         """Check the waiting deletions, because the followers' log starts, the active brokers or the role may
         have changed."""
+        if not self._waiting:
+            return
+        leader = self._replica.leader
         for target, future in self._waiting:
             if future.done():
                 continue
-            if self._replica.leader is None:
+            if leader is None:
                 future.set_exception(KafkaError(ErrorCode.not_leader_or_follower))
-            elif self._is_reached(target):
-                future.set_result(None)
+            elif (low_watermark := self._low_watermark(leader)) >= target:
+                future.set_result(low_watermark)
 
-    def _is_reached(self, target: int) -> bool:
-        leader = self._replica.leader
-        return leader is not None and leader.starts_at(target)
+    def _low_watermark(self, leader: LeaderReplica) -> int:
+        return leader.low_watermark(self._log.offsets.log_start_offset)

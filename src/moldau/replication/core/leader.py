@@ -248,14 +248,16 @@ class LeaderReplica:
             if replica in self.in_sync and progress.log_start_offset <= offset <= progress.log_end_offset
         }
 
-    def starts_at(self, offset: int) -> bool:
-        """Whether the logs of all followers start at or after ``offset``. Followers on fenced brokers are
-        left out, unless they are in sync, because an in-sync follower can become the leader."""
-        return all(
-            progress.log_start_offset >= offset
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Return the lowest log start of all replicas. ``log_start_offset`` is the start of the local log.
+        Followers on fenced brokers are left out, unless they are in sync, because an in-sync follower can
+        become the leader."""
+        starts = (
+            progress.log_start_offset
             for replica, progress in self.followers.items()
             if replica in self._active or replica in self.maximal_in_sync
         )
+        return min((log_start_offset, *starts))
 
     def lagging(self, now_ms: int, lag_ms_max: int) -> frozenset[int]:
         """In-sync followers that have not been caught up for ``lag_ms_max``. They may be removed from the

@@ -31,9 +31,8 @@ logger = logging.getLogger(__name__)
 
 AskLeader = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
-_FOLLOWER: Final = -1
-"""The replica id in the requests of this module. It is the id of a client, because only fetches may report a
-replica's progress to the leader."""
+_CLIENT: Final = -1
+"""The replica id of clients, for which the log of the leader ends at the high watermark."""
 
 
 async def begin_behind_remote(
@@ -83,9 +82,14 @@ async def _epoch_before(
 
 
 async def list_offset(
-    ask: AskLeader, partition: ClassicPartition, sent: FetchPosition, timestamp: int
+    ask: AskLeader,
+    partition: ClassicPartition,
+    sent: FetchPosition,
+    timestamp: int,
+    replica_id: int = _CLIENT,
 ) -> FoundOffset:
-    """Ask the leader for an offset of its log."""
+    """Ask the leader for an offset of its log. ``replica_id`` is the id of a follower, which may read up to
+    the end of the log, or the id of clients."""
     wanted = ListOffsetsPartition(
         partition_index=partition.key.partition,
         current_leader_epoch=sent.leader_epoch,
@@ -93,7 +97,7 @@ async def list_offset(
     )
     answer = await ask(
         ListOffsetsRequest(
-            replica_id=_FOLLOWER, topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])]
+            replica_id=replica_id, topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])]
         )
     )
     row = answer.topics[0].partitions[0]

@@ -393,7 +393,7 @@ class ReplicaFetcher:
         return response
 
     async def _offset(self, partition: ClassicPartition, sent: FetchPosition, timestamp: int) -> int:
-        return (await list_offset(self._ask, partition, sent, timestamp)).offset
+        return (await list_offset(self._ask, partition, sent, timestamp, self._local_id)).offset
 
     async def _ask(self, request: Message, version: int | None = None) -> Any:
         """Send a request that is not a fetch to the leader. ``version`` means the same as in

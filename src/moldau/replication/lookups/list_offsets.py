@@ -38,13 +38,15 @@ class OffsetLookup:
         read_committed: bool,
         current_leader_epoch: int,
         client: FairClient | None = None,
+        is_replica: bool = False,
     ) -> FoundOffset:
         error = self._replica.check_epoch(current_leader_epoch)
         if error is not ErrorCode.none:
             raise KafkaError(error)
         log = self._log
-        watermark = self._replica.high_watermark
-        end = log.last_stable_offset(watermark) if read_committed else watermark
+        # A follower may read the whole log, also the records that are not committed yet.
+        watermark = log.log_end_offset if is_replica else self._replica.high_watermark
+        end = log.last_stable_offset(watermark) if read_committed and not is_replica else watermark
         if timestamp_ms == LATEST_TIMESTAMP:
             if watermark < self._term_start():
                 raise _not_available_yet(watermark, self._term_start())

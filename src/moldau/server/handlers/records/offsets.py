@@ -8,6 +8,7 @@ from typing import Final
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import acts_for_cluster
 from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import delete_records as deletion
@@ -25,6 +26,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.topics.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1
+_CLIENT_ID: Final = -1
+"""The replica id of clients. Kafka treats requests with any other id as requests of replicas."""
 _FIRST_VERSIONS: Final = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
@@ -57,6 +60,7 @@ class OffsetHandlers:
         self, context: RequestContext, request: listing.ListOffsetsRequest
     ) -> listing.ListOffsetsResponse:
         read_committed = request.isolation_level == READ_COMMITTED
+        is_replica = request.replica_id != _CLIENT_ID
         counts = Counter(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
         )
@@ -74,7 +78,7 @@ class OffsetHandlers:
                 elif context.api_version < _FIRST_VERSIONS.get(part.timestamp, 0):
                     refusal = ErrorCode.unsupported_version
                 else:
-                    rows.append(self._list_one(context, topic.name, part, read_committed))
+                    rows.append(self._list_one(context, topic.name, part, read_committed, is_replica))
                     continue
                 rows.append(_refused(part.partition_index, refusal))
             topics.append(
@@ -83,7 +87,12 @@ class OffsetHandlers:
         return listing.ListOffsetsResponse(topics=topics)
 
     async def _list_one(
-        self, context: RequestContext, topic: str, part: listing.ListOffsetsPartition, read_committed: bool
+        self,
+        context: RequestContext,
+        topic: str,
+        part: listing.ListOffsetsPartition,
+        read_committed: bool,
+        is_replica: bool,
     ) -> listing.ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
@@ -92,6 +101,7 @@ class OffsetHandlers:
                 read_committed=read_committed,
                 current_leader_epoch=part.current_leader_epoch,
                 client=context.connection,
+                is_replica=is_replica,
             )
         except KafkaError as error:
             code = error.code
@@ -109,8 +119,10 @@ class OffsetHandlers:
         self, context: RequestContext, request: epochs.OffsetForLeaderEpochRequest
     ) -> epochs.OffsetForLeaderEpochResponse:
         topics = []
+        # Brokers need no right on topics. Consumers need the right to describe the topic (KIP-320).
+        is_broker = acts_for_cluster(self._authorizer, context)
         for topic in request.topics:
-            allowed = self._authorizer.allows(
+            allowed = is_broker or self._authorizer.allows(
                 context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.topic
             )
             rows = [self._epoch_end(topic.topic, part, allowed) for part in topic.partitions]

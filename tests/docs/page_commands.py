@@ -34,11 +34,23 @@ def commands_of(text: str) -> Iterator[list[str]]:
                 yield list(words)
 
 
+def commands_in_indented_blocks(page: str) -> Iterator[list[str]]:
+    """Commands of ``moldau`` in the blocks of a page that have no fence. The lines of these blocks are
+    indented."""
+    for line in _without_fenced_blocks(page).splitlines():
+        if re.match(r" {4,}moldau ", line):
+            yield shlex.split(line)
+
+
+def _without_fenced_blocks(page: str) -> str:
+    text = (ROOT / page).read_text()
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def commands_in_text(page: str) -> Iterator[list[str]]:
     """Commands of ``moldau`` in the text of a page. ``a|b`` stands for two commands. A command that contains
     an ellipsis is not one command, so it is left out."""
-    text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    for found in re.findall(r"(?<!`)`(moldau\s[^`]*)`", text):
+    for found in re.findall(r"(?<!`)`(moldau\s[^`]*)`", _without_fenced_blocks(page)):
         if "…" in found:
             continue
         choices = [word.split("|") for word in shlex.split(found)]

@@ -6,7 +6,16 @@ import re
 import shlex
 
 import pytest
-from page_commands import ROOT, WrongUsage, check_other, commands_in_text, commands_of, parse, parse_in_text
+from page_commands import (
+    ROOT,
+    WrongUsage,
+    check_other,
+    commands_in_indented_blocks,
+    commands_in_text,
+    commands_of,
+    parse,
+    parse_in_text,
+)
 from page_examples import blocks_of, pages
 
 from moldau.cli.options import key_values
@@ -33,6 +42,17 @@ def check_settings(words: list[str]) -> None:
     if words[1] in ("dev", "node"):
         given = [value for option, value in itertools.pairwise(words) if option == "--set"]
         development_config("data", 9092, key_values(given, "--set"))
+
+
+@pytest.mark.parametrize("page", EVERYWHERE)
+def test_each_command_of_an_indented_block_is_parsed(page: str) -> None:
+    for words in commands_in_indented_blocks(page):
+        parse(words)
+        check_settings(words)
+
+
+def test_the_commands_of_indented_blocks_are_found() -> None:
+    assert ["moldau", "brokers", "decommission", "3"] in commands_in_indented_blocks("docs/howto/brokers.md")
 
 
 @pytest.mark.parametrize("page", EVERYWHERE)

@@ -65,6 +65,11 @@ class Acknowledged:
         self.numbers[topic].add((partition, number))
 
 
+def java_program() -> str | None:
+    """The path of Java; ``None`` if Java or the jars of Kafka are missing."""
+    return shutil.which("java") if JARS.is_dir() else None
+
+
 class Load:
     """A client that writes in a thread until it is stopped."""
 
@@ -154,8 +159,8 @@ class JavaLoad(Load):
     """Kafka's VerifiableProducer, which does not repeat refused records."""
 
     def run(self) -> None:
-        program = shutil.which("java")
-        if program is None or not JARS.is_dir():
+        program = java_program()
+        if program is None:
             return
         options = ["--bootstrap-server", self.bootstrap, "--topic", "java", "--acks", "-1"]
         options += ["--throughput", str(RECORDS_A_SECOND)]
@@ -211,6 +216,8 @@ class GroupLoad(Load):
         found = {(row.topic, row.partition): row.offset for row in consumer.committed(names, 60)}
         consumer.close()
         print(f"{GROUP:9} {sum(self.committed.values()):>8} committed, {sum(found.values()):>8} found")
+        if not any(self.committed.values()):
+            return [f"{GROUP} committed no offset, so nothing was checked"]
         return [
             f"{key}: committed {was}, and {found[key]} is left"
             for key, was in self.committed.items()
@@ -289,6 +296,8 @@ def check_topic(bootstrap: str, topic: str, found: Acknowledged) -> list[str]:
     print(f"{topic:9} {counts}, {doubled} doubled, {disordered} partitions out of order")
     is_idempotent = topic in ("classic", "diskless")
     violations = [f"{topic}: {len(missing)} acknowledged records are missing"] if missing else []
+    if not found.numbers[topic] and (topic != "java" or java_program() is not None):
+        violations.append(f"{topic}: no record was acknowledged, so nothing was checked")
     if is_idempotent and (doubled or disordered):
         violations.append(f"{topic}: {doubled} records doubled, {disordered} partitions out of order")
     return violations

@@ -15,7 +15,9 @@ from moldau.simulation.scenario_table import SCENARIOS
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
-@pytest.mark.parametrize("name", ["replication-groups", "replication-groups-power"])
+@pytest.mark.parametrize(
+    "name", ["replication-groups", "replication-groups-power", "replication-groups-moves"]
+)
 def test_a_new_leader_has_the_state_that_its_predecessors_log_implies(name: str) -> None:
     scenario = SCENARIOS[name]()
     assert not run_seed(scenario, 0).violations, f"python -m moldau.simulation --node {name} --seed 0"

@@ -31,7 +31,6 @@ from moldau.simulation.clients.client import (
     Sending,
     SimulatedClient,
 )
-from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.groups_at_work import GroupsAtWork
 from moldau.simulation.cluster.mover import Mover
@@ -55,20 +54,13 @@ PARTITIONS: Final = tuple(TopicPartition(TOPIC, index) for index in range(3))
 _OFFSETS: Final = tuple(TopicPartition(CONSUMER_OFFSETS_TOPIC, index) for index in range(2))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
-_SHORT_METADATA: Final = {
+SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
 """Snapshots are frequent. Therefore a node may start with an old image, in which partitions have replicas on
 other nodes than now."""
-_GROUPS: Final = {
-    "group.initial.rebalance.delay.ms": "200",
-    # Compaction is frequent, so that coordinators load compacted logs.
-    "log.cleaner.backoff.ms": "500",
-    "log.cleaner.min.cleanable.ratio": "0.01",
-    "log.segment.delete.delay.ms": "500",
-}
-_SYNCED: Final = {"log.flush.interval.messages": "1"}
+SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
 class FaultPattern(enum.Enum):
@@ -88,13 +80,13 @@ class FaultPattern(enum.Enum):
 def replication() -> Scenario:
     """Processes of nodes are killed, paused or cleanly restarted, and links break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
-    return _scenario({}, faults)
+    return scenario_of({}, faults)
 
 
 def replication_power() -> Scenario:
     """Nodes lose power, are killed or paused, and links break. Logs are synced before records are
     acknowledged."""
-    return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return scenario_of(SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
 def replication_unsynced() -> Scenario:
@@ -103,7 +95,7 @@ def replication_unsynced() -> Scenario:
     This is the case of KIP-966: when the last machine starts again, the in-sync set contains no complete
     replica.
     """
-    scenario = _scenario({}, (Fault.KILL,))
+    scenario = scenario_of({}, (Fault.KILL,))
     return replace(
         scenario, story=partial(ReplicationStory, properties={}, faults=FaultPattern.BLACKOUTS), fault_count=3
     )
@@ -111,7 +103,7 @@ def replication_unsynced() -> Scenario:
 
 def replication_lag() -> Scenario:
     """Followers are disconnected from their leader. The leader is killed while they lag."""
-    scenario = _scenario({}, (Fault.KILL,))
+    scenario = scenario_of({}, (Fault.KILL,))
     return replace(
         scenario,
         story=partial(ReplicationStory, properties={}, faults=FaultPattern.LAGGING_FOLLOWERS),
@@ -121,7 +113,7 @@ def replication_lag() -> Scenario:
 
 def replication_rolling() -> Scenario:
     """Nodes are cleanly restarted one after another. During some restarts a link is broken."""
-    scenario = _scenario({}, (Fault.STOP,))
+    scenario = scenario_of({}, (Fault.STOP,))
     return replace(
         scenario,
         story=partial(ReplicationStory, properties={}, faults=FaultPattern.ROLLING_RESTARTS),
@@ -132,50 +124,12 @@ def replication_rolling() -> Scenario:
 def replication_moves() -> Scenario:
     """Partitions are moved between brokers while brokers fail. Replicas are therefore removed and added
     again."""
-    scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
-    return replace(scenario, story=partial(ReplicationStory, properties=_SHORT_METADATA, moves=True))
+    scenario = scenario_of({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return replace(scenario, story=partial(ReplicationStory, properties=SHORT_METADATA, moves=True))
 
 
-def replication_groups() -> Scenario:
-    """Groups commit offsets and change their members while their coordinators move between nodes."""
-    faults = (*(Fault.KILL,) * 4, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
-    return _with_groups(_scenario(_GROUPS, faults))
-
-
-def replication_groups_power() -> Scenario:
-    """Nodes of coordinators lose power. Their logs are synced before any response is sent."""
-    faults = (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY)
-    return _with_groups(_scenario({**_GROUPS, **_SYNCED}, faults))
-
-
-def replication_clock() -> Scenario:
-    """The nodes' clocks jump independently by an hour, forwards and backwards. Records are kept for 45
-    minutes.
-
-    No node is restarted, because a node cannot detect at its start that its clock is wrong.
-    """
-    faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
-    scenario = _with_groups(_scenario({**_GROUPS, **KEPT_FOR_LESS_THAN_A_JUMP}, faults))
-    weather = replace(scenario.weather, clock_skew_ms=JUMP_MS)
-    return replace(scenario, weather=weather, stamped=True, fault_count=12)
-
-
-def _with_groups(scenario: Scenario) -> Scenario:
-    return replace(
-        scenario,
-        producer_count=1,
-        plain_producer_count=1,
-        consumer_count=1,
-        records_per_producer=200,
-        committer_count=3,
-        commits_per_committer=30,
-        group_member_count=3,
-        joins_per_member=8,
-        watches_coordinators=True,
-    )
-
-
-def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
+def scenario_of(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
+    """Return a scenario with replicated partitions and with random faults of these kinds."""
     return Scenario(
         partitions=PARTITIONS,
         story=partial(ReplicationStory, properties=properties),
@@ -247,7 +201,8 @@ class ReplicationStory:
         watch = CoordinatorWatch(watched, self.history, scenario.coordinator_tally)
         groups = GroupsAtWork(scenario, self.history, world.seed, BROKERS, PARTITIONS, self._on)
         writing += groups.start()
-        mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS, NODE_IDS, replicas_min=2)
+        moved = (*PARTITIONS, *_OFFSETS) if scenario.committer_count else PARTITIONS
+        mover = Mover(self._begin_at_any(SimulatedClient, "mover"), moved, NODE_IDS, replicas_min=2)
         moving = []
         if self._moves:
             moving.append(self._on("mover", mover.run(lambda: not storm.done())))

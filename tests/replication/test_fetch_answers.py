@@ -42,9 +42,8 @@ def test_a_response_counts_although_retention_has_moved_the_start_of_the_own_log
 
         brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
         quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
-        fetcher = ReplicaFetcher(
-            FOLLOWER, LEADER, FetcherSettings(), brokers, SeededEntropy(1), UnexpectedErrors(), quota
-        )
+        ports = (brokers, SeededEntropy(1), UnexpectedErrors(), quota)
+        fetcher = ReplicaFetcher(FOLLOWER, LEADER, FetcherSettings(), *ports, move=lambda key: None)
         fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
         fetcher.add(follower)
         await asked_again.wait()

@@ -1,4 +1,4 @@
-"""Copies the logs of leaders. There is one task for each followed broker. Each task has a fetch session.
+"""Copies the logs of leaders. Each connection to a leader has one task with a fetch session.
 
 A task drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while
 its log is truncated or synced, or for a pause after an error. Requests leave out a held partition and
@@ -23,6 +23,7 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.core.role_names import IllegalMoveError
+from moldau.replication.fetching.catching_up import CatchUpPace, CopyProgress, Move, copy_limits, is_large
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
@@ -84,16 +85,20 @@ class FetcherSettings:
     """Longest pause after an error, in ms."""
     request_timeout_ms: int = 30_000
     fetcher_count: int = 1
-    """Number of connections to one leader (``num.replica.fetchers``)."""
+    """Number of connections to one leader (``num.replica.fetchers``), without the connection for copies."""
+    copy_bytes_per_second: int = 400 << 20
+    """Rate of all copies of a broker together (``replica.catch.up.max.bytes.per.second``)."""
 
 
 class _Followed:
     """A followed partition, and the reason why it is not requested now."""
 
-    __slots__ = ("failures", "held", "is_caught_up", "key", "partition")
+    __slots__ = ("failures", "held", "is_caught_up", "key", "partition", "progress")
 
-    def __init__(self, partition: ClassicPartition) -> None:
+    def __init__(self, partition: ClassicPartition, progress: CopyProgress | None) -> None:
+        """``progress`` is ``None`` on a connection that is not for copies."""
         self.partition = partition
+        self.progress = progress
         self.key = partition.key
         self.held: asyncio.TimerHandle | asyncio.Task[None] | None = None
         """The work or the pause that must end before the partition is requested again."""
@@ -105,7 +110,11 @@ class _Followed:
 
 
 class ReplicaFetcher:
-    """Follows partitions of one leader over one connection. This class is used on the event loop."""
+    """Follows partitions of one leader over one connection. This class is used on the event loop.
+
+    A connection is either for copies, with a ``pace``, or for all other partitions. If a partition belongs to
+    the other kind of connection now, the fetcher calls ``move``.
+    """
 
     def __init__(
         self,
@@ -116,15 +125,22 @@ class ReplicaFetcher:
         entropy: Entropy,
         unexpected: UnexpectedErrors,
         quota: ReplicationQuota,
+        move: Move,
+        pace: CatchUpPace | None = None,
     ) -> None:
         self._quota = quota
+        self._move = move
+        self._pace = pace
+        self._copied_bytes = 0
+        """Bytes of the response that is being processed, for which this connection must pause."""
         self._local_id = local_id
         self._leader_id = leader_id
         self._settings = settings
         self._brokers = brokers
         self._unexpected = unexpected
         self._client = RpcClient(entropy, client_id=f"replica-{local_id}")
-        self._session = FollowerSession(local_id, settings.limits)
+        limits = settings.limits if pace is None else copy_limits(settings.limits)
+        self._session = FollowerSession(local_id, limits)
         self._followed: dict[PartitionKey, _Followed] = {}
         self._syncs: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -145,10 +161,13 @@ class ReplicaFetcher:
         """The followed partition with this key."""
         return self._followed[key].partition
 
-    def add(self, partition: ClassicPartition) -> None:
-        """Follow a partition, beginning at the end of the log on this broker."""
+    def add(self, partition: ClassicPartition, *, is_caught_up: bool = False) -> None:
+        """Follow a partition, beginning at the end of the log on this broker. ``is_caught_up`` tells whether
+        this log has all committed records, according to the last response on another connection."""
         self._release(partition.key)
-        self._followed[partition.key] = _Followed(partition)
+        progress = None if self._pace is None else CopyProgress(asyncio.get_running_loop().time())
+        followed = self._followed[partition.key] = _Followed(partition, progress)
+        followed.is_caught_up = is_caught_up
         self._session.add(partition.key)
         self._ask_soon()
 
@@ -249,6 +268,9 @@ class ReplicaFetcher:
                 if size_bytes >= BYTES_A_TURN:
                     size_bytes = 0
                     await asyncio.sleep(0)
+        if self._pace is not None:
+            copied_bytes, self._copied_bytes = self._copied_bytes, 0
+            await asyncio.sleep(self._pace.pause_s(copied_bytes, asyncio.get_running_loop().time()))
         return True
 
     def _position(self, key: PartitionKey) -> FetchPosition | None:
@@ -349,7 +371,23 @@ class ReplicaFetcher:
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
+        self._followed_on(followed, info.size_bytes, row.high_watermark - position.offset)
         return info.size_bytes
+
+    def _followed_on(self, followed: "_Followed", size_bytes: int, distance: int) -> None:
+        """Use the right kind of connection, and the pace of copies, after the append of records.
+        ``distance`` is the number of committed records that the follower still lacks."""
+        progress = followed.progress
+        if progress is None:
+            if not followed.is_caught_up and is_large(size_bytes, self._settings.limits):
+                self._move(followed.key)
+            return
+        if followed.is_caught_up:
+            self._move(followed.key)
+            return
+        progress.copied(distance, asyncio.get_running_loop().time())
+        if not progress.is_too_slow:
+            self._copied_bytes += size_bytes
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
         """Handle a leader whose log does not contain the end of this log. If the leader's log begins after

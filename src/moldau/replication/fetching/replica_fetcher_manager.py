@@ -1,15 +1,24 @@
-"""The fetchers of a broker. This module assigns partitions to fetchers, and starts and stops the fetchers."""
+"""The fetchers of a broker. This module assigns partitions to fetchers, and starts and stops the fetchers.
+
+The *home* of a partition is the pair of a leader and a number of a connection to this leader. The connection
+with the number :data:`COPIES` is for partitions in which this broker is far behind.
+"""
 
 import asyncio
 import contextlib
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
+from moldau.replication.fetching.catching_up import CatchUpPace
 from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
 from moldau.replication.throttling import ReplicationQuota
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.unexpected import UnexpectedErrors
+
+COPIES: Final = -1
 
 
 class ReplicaFetcherManager:
@@ -31,6 +40,7 @@ class ReplicaFetcherManager:
         self._brokers = brokers
         self._entropy = entropy
         self._unexpected = unexpected
+        self._pace = CatchUpPace(settings.copy_bytes_per_second)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._homes: dict[PartitionKey, tuple[int, int]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -41,12 +51,18 @@ class ReplicaFetcherManager:
         ignored."""
         if self._is_stopped:
             return
+        self._place(partition, self._home(partition.key, leader_id))
+
+    def _place(
+        self, partition: ClassicPartition, home: tuple[int, int], *, is_caught_up: bool = False
+    ) -> None:
+        """Follow a partition on this connection, and on no other connection."""
         key = partition.key
-        home = self._home(key, leader_id)
         if self._homes.get(key) != home:
             self.leave(key)
         fetcher = self._fetchers.get(home)
         if fetcher is None:
+            leader_id, number = home
             fetcher = self._fetchers[home] = ReplicaFetcher(
                 self._local_id,
                 leader_id,
@@ -55,9 +71,18 @@ class ReplicaFetcherManager:
                 self._entropy,
                 self._unexpected,
                 self._quota,
+                partial(self._move, number != COPIES),
+                self._pace if number == COPIES else None,
             )
         self._homes[key] = home
-        fetcher.add(partition)
+        fetcher.add(partition, is_caught_up=is_caught_up)
+
+    def _move(self, copies: bool, key: PartitionKey) -> None:
+        """Move a partition to the connection for copies, or back."""
+        home = self._homes[key]
+        leader_id, _ = home
+        new_home = (leader_id, COPIES) if copies else self._home(key, leader_id)
+        self._place(self._fetchers[home].partition(key), new_home, is_caught_up=not copies)
 
     def _home(self, key: PartitionKey, leader_id: int) -> tuple[int, int]:
         return leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count
@@ -67,8 +92,8 @@ class ReplicaFetcherManager:
         than before, and are moved to that connection."""
         self._settings = replace(self._settings, fetcher_count=fetcher_count)
         for key, home in list(self._homes.items()):
-            leader_id, _ = home
-            if self._home(key, leader_id) != home:
+            leader_id, number = home
+            if number != COPIES and self._home(key, leader_id) != home:
                 self.follow(self._fetchers[home].partition(key), leader_id)
 
     def leave(self, key: PartitionKey) -> None:

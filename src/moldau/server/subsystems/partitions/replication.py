@@ -160,4 +160,5 @@ def fetcher_settings(config: BrokerConfig) -> FetcherSettings:
         backoff_ms=config.integer("replica.fetch.backoff.ms"),
         request_timeout_ms=config.integer("replica.socket.timeout.ms"),
         fetcher_count=config.integer("num.replica.fetchers"),
+        copy_bytes_per_second=config.integer("replica.catch.up.max.bytes.per.second"),
     )

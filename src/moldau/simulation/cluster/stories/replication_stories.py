@@ -68,6 +68,11 @@ _GROUPS: Final = {
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.segment.delete.delay.ms": "500",
 }
+_SLOW_COPIES: Final = {
+    # One batch of a response is enough to make it a copy.
+    "replica.fetch.max.bytes": "400",
+    "replica.catch.up.max.bytes.per.second": "4000",
+}
 _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
@@ -117,6 +122,12 @@ def replication_lag() -> Scenario:
         story=partial(ReplicationStory, properties={}, faults=FaultPattern.LAGGING_FOLLOWERS),
         fault_count=4,
     )
+
+
+def replication_copies() -> Scenario:
+    """Followers that were away copy on connections of their own, at a low rate."""
+    faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
+    return _scenario(_SLOW_COPIES, faults)
 
 
 def replication_rolling() -> Scenario:

@@ -5,11 +5,12 @@ import pathlib
 from types import SimpleNamespace
 from typing import Any
 
-from replica_files import Replicas
+import pytest
+from replica_files import Replicas, batch
 
 from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from moldau.replication.fetching.replica_fetcher import FetcherSettings, ReplicaFetcher
-from moldau.runtime import UnexpectedErrors
+from moldau.runtime import KafkaError, UnexpectedErrors
 from moldau.runtime.entropy import SeededEntropy
 
 LEADER, FOLLOWER, EPOCH = 1, 2, 3
@@ -49,6 +50,53 @@ def test_a_response_counts_although_retention_has_moved_the_start_of_the_own_log
         await asked_again.wait()
         assert (follower.high_watermark, follower.log.log_start_offset) == (3, 2)
         assert requests[1].topics[0].partitions[0].log_start_offset == 2
+        await fetcher.stop()
+
+    asyncio.run(story())
+
+
+def test_a_log_is_not_fetched_while_another_fetcher_truncates_it(tmp_path: pathlib.Path) -> None:
+    """A partition moves to another connection when ``num.replica.fetchers`` is changed. A truncation that has
+    begun is completed, although its fetcher no longer follows the partition."""
+
+    async def story() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(FOLLOWER, EPOCH)
+        pair.produce(FOLLOWER, b"a")
+        pair.lead(LEADER, EPOCH + 1)
+        follower, asked = pair.partitions[FOLLOWER], asyncio.Event()
+        may_go_on, whole = asyncio.Event(), follower.log.truncate_to
+        offsets: list[int] = []
+
+        async def truncate_to(offset: int) -> None:
+            await may_go_on.wait()
+            await whole(offset)
+
+        async def ask(request: FetchRequest, timeout_ms: int) -> FetchResponse:
+            offsets.append(request.topics[0].partitions[0].fetch_offset)
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        follower.log.truncate_to = truncate_to  # type: ignore[method-assign]
+        cutting = asyncio.ensure_future(follower.following.truncate(EPOCH + 1, EPOCH, 0))
+        brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
+        quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
+        fetcher = ReplicaFetcher(
+            FOLLOWER, LEADER, FetcherSettings(), brokers, SeededEntropy(1), UnexpectedErrors(), quota
+        )
+        fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
+        await asyncio.sleep(0)
+        fetcher.add(follower)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not offsets
+        with pytest.raises(KafkaError, match="is being truncated"):
+            follower.following.append(EPOCH + 1, batch(b"b"), high_watermark=0, log_start_offset=0)
+        may_go_on.set()
+        await cutting
+        await asked.wait()
+        assert offsets == [0]
         await fetcher.stop()
 
     asyncio.run(story())

@@ -49,6 +49,8 @@ HURRIES_MAX: Final = 5
 partition."""
 THROTTLED_S: Final = 0.1
 """Pause in seconds after which a throttled follower checks its quota again."""
+CUT_POLL_S: Final = 0.05
+"""Pause in seconds after which a fetcher checks again whether a truncation is complete."""
 SYNC_POLL_MS: Final = 5
 """Maximum wait of a fetch at the leader, in ms, while the records of another partition of this fetcher are
 being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
@@ -278,6 +280,11 @@ class ReplicaFetcher:
         if followed.held is not None:
             return None
         following = followed.partition.following
+        if following.is_cutting:
+            # Another fetcher has begun the truncation, before ``num.replica.fetchers`` was changed.
+            loop = asyncio.get_running_loop()
+            followed.held = loop.call_later(CUT_POLL_S, self._free, followed)
+            return None
         try:
             position = following.position()
         except KafkaError:

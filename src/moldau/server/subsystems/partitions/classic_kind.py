@@ -145,7 +145,10 @@ class ClassicKind(PartitionKind[ClassicPartition]):
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
 
     def may_suspend(self, partition: ClassicPartition) -> bool:
-        return not partition.following.is_cutting
+        # After the exchange, a leader leads in the same epoch again, with the in-sync set in the metadata. If
+        # the controller has committed or will commit another set, the watermark could pass the end of the log
+        # of an in-sync replica.
+        return partition.leading.is_settled and not partition.following.is_cutting
 
     def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition:
         return partition

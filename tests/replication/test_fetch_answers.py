@@ -9,7 +9,8 @@ import pytest
 from replica_files import Replicas, batch
 
 from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from moldau.replication.fetching.replica_fetcher import FetcherSettings, ReplicaFetcher
+from moldau.replication.fetching.fetcher_context import FetcherContext, FetcherSettings
+from moldau.replication.fetching.replica_fetcher import ReplicaFetcher
 from moldau.runtime import KafkaError, UnexpectedErrors
 from moldau.runtime.entropy import SeededEntropy
 
@@ -44,7 +45,8 @@ def test_a_response_counts_although_retention_has_moved_the_start_of_the_own_log
         brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
         quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
         ports = (brokers, SeededEntropy(1), UnexpectedErrors(), quota)
-        fetcher = ReplicaFetcher(FOLLOWER, LEADER, FetcherSettings(), *ports, move=lambda key: None)
+        context = FetcherContext(FOLLOWER, FetcherSettings(), *ports)
+        fetcher = ReplicaFetcher(context, LEADER, move=lambda key: None)
         fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
         fetcher.add(follower)
         await asked_again.wait()
@@ -82,9 +84,9 @@ def test_a_log_is_not_fetched_while_another_fetcher_truncates_it(tmp_path: pathl
         cutting = asyncio.ensure_future(follower.following.truncate(EPOCH + 1, EPOCH, 0))
         brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
         quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
-        fetcher = ReplicaFetcher(
-            FOLLOWER, LEADER, FetcherSettings(), brokers, SeededEntropy(1), UnexpectedErrors(), quota
-        )
+        ports = (brokers, SeededEntropy(1), UnexpectedErrors(), quota)
+        context = FetcherContext(FOLLOWER, FetcherSettings(), *ports)
+        fetcher = ReplicaFetcher(context, LEADER, move=lambda key: None)
         fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
         await asyncio.sleep(0)
         fetcher.add(follower)

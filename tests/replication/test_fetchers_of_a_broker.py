@@ -10,7 +10,7 @@ import pytest
 
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.fetching import replica_fetcher_manager
-from moldau.replication.fetching.replica_fetcher import FetcherSettings
+from moldau.replication.fetching.fetcher_context import FetcherContext, FetcherSettings
 from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 
 LEADERS = (1, 2)
@@ -22,9 +22,8 @@ class Connection:
 
     alive: ClassVar[list["Connection"]] = []
 
-    def __init__(self, local_id: int, leader_id: int, *ports: Any) -> None:
-        self.leader_id = leader_id
-        *_, self.move, self.pace = ports
+    def __init__(self, context: object, leader_id: int, move: Any, pace: object) -> None:
+        self.leader_id, self.move, self.pace = leader_id, move, pace
         self.partitions: dict[PartitionKey, Any] = {}
         self.caught_up: list[PartitionKey] = []
         self.alive.append(self)
@@ -60,7 +59,7 @@ def test_partitions_move_when_the_number_of_connections_changes(monkeypatch: pyt
     ports: Any = (SimpleNamespace(),) * 4
 
     async def story() -> None:
-        fetchers = ReplicaFetcherManager(9, FetcherSettings(), *ports)
+        fetchers = ReplicaFetcherManager(FetcherContext(9, FetcherSettings(), *ports))
         for key in KEYS:
             fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
         assert await _sizes(fetchers) == [(1, 4), (2, 4)]
@@ -85,7 +84,7 @@ def test_copies_have_a_connection_of_their_own(monkeypatch: pytest.MonkeyPatch) 
     ports: Any = (SimpleNamespace(),) * 4
 
     async def story() -> None:
-        fetchers = ReplicaFetcherManager(9, FetcherSettings(), *ports)
+        fetchers = ReplicaFetcherManager(FetcherContext(9, FetcherSettings(), *ports))
         for key in KEYS:
             fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
         first, second = Connection.alive

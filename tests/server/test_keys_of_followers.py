@@ -10,7 +10,8 @@ from uuid import UUID
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.follower import FetchPosition
-from moldau.replication.fetching.replica_fetcher import FIRST_BACKOFF_MS, FetcherSettings, ReplicaFetcher
+from moldau.replication.fetching.fetcher_context import FetcherContext, FetcherSettings
+from moldau.replication.fetching.replica_fetcher import FIRST_BACKOFF_MS, ReplicaFetcher
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.settings import development_config
@@ -53,7 +54,8 @@ def requests_of(settings: FetcherSettings, count: int) -> list[tuple[float, Fetc
 
         brokers: Any = SimpleNamespace(local_epoch=7)
         quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
-        fetcher = ReplicaFetcher(1, 2, settings, brokers, SeededEntropy(1), UnexpectedErrors(), quota)
+        context = FetcherContext(1, settings, brokers, SeededEntropy(1), UnexpectedErrors(), quota)
+        fetcher = ReplicaFetcher(context, 2, move=lambda key: None)
         fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
         fetcher.add(PARTITION)
         await enough.wait()

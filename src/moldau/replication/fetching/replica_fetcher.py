@@ -8,11 +8,11 @@ continue with the other partitions.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.node_connection import NodeConnection
 from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -24,14 +24,12 @@ from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.core.role_names import IllegalMoveError
 from moldau.replication.fetching.catching_up import CatchUpPace, CopyProgress, Move, copy_limits, is_large
-from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
+from moldau.replication.fetching.fetch_session import FollowerSession
+from moldau.replication.fetching.fetcher_context import FetcherContext
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
-from moldau.replication.throttling import ReplicationQuota
-from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
@@ -61,37 +59,6 @@ BYTES_A_TURN: Final = 1 << 20
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class Brokers(Protocol):
-    """The cluster information that a fetcher needs."""
-
-    @property
-    def local_epoch(self) -> int:
-        """Epoch of this broker's registration; -1 before the registration."""
-        ...
-
-    def address(self, broker_id: int) -> NodeAddress | None:
-        """The address of another broker; ``None`` while it is unknown."""
-        ...
-
-    def fetched(self, size_bytes: int) -> None:
-        """Count bytes that were fetched from a leader and appended."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetcherSettings:
-    """Settings of followers, with Kafka's config names."""
-
-    limits: FetchLimits = field(default_factory=FetchLimits)
-    backoff_ms: int = 1_000
-    """Longest pause after an error, in ms."""
-    request_timeout_ms: int = 30_000
-    fetcher_count: int = 1
-    """Number of connections to one leader (``num.replica.fetchers``), without the connection for copies."""
-    copy_bytes_per_second: int = 400 << 20
-    """Rate of all copies of a broker together (``replica.catch.up.max.bytes.per.second``)."""
-
-
 class _Followed:
     """A followed partition, and the reason why it is not requested now."""
 
@@ -119,30 +86,21 @@ class ReplicaFetcher:
     """
 
     def __init__(
-        self,
-        local_id: int,
-        leader_id: int,
-        settings: FetcherSettings,
-        brokers: Brokers,
-        entropy: Entropy,
-        unexpected: UnexpectedErrors,
-        quota: ReplicationQuota,
-        move: Move,
-        pace: CatchUpPace | None = None,
+        self, context: FetcherContext, leader_id: int, move: Move, pace: CatchUpPace | None = None
     ) -> None:
-        self._quota = quota
+        self._quota = context.quota
         self._move = move
         self._pace = pace
         self._copied_bytes = 0
         """Bytes of the response that is being processed, for which this connection must pause."""
-        self._local_id = local_id
+        self._local_id = context.local_id
         self._leader_id = leader_id
-        self._settings = settings
-        self._brokers = brokers
-        self._unexpected = unexpected
-        self._client = RpcClient(entropy, client_id=f"replica-{local_id}")
-        limits = settings.limits if pace is None else copy_limits(settings.limits)
-        self._session = FollowerSession(local_id, limits)
+        self._settings = context.settings
+        self._brokers = context.brokers
+        self._unexpected = context.unexpected
+        self._client = RpcClient(context.entropy, client_id=f"replica-{context.local_id}")
+        limits = context.settings.limits
+        self._session = FollowerSession(context.local_id, limits if pace is None else copy_limits(limits))
         self._followed: dict[PartitionKey, _Followed] = {}
         self._syncs: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()

@@ -13,10 +13,8 @@ from typing import Final
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.catching_up import CatchUpPace
-from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
-from moldau.replication.throttling import ReplicationQuota
-from moldau.runtime.entropy import Entropy
-from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.replication.fetching.fetcher_context import FetcherContext
+from moldau.replication.fetching.replica_fetcher import ReplicaFetcher
 
 COPIES: Final = -1
 
@@ -24,23 +22,9 @@ COPIES: Final = -1
 class ReplicaFetcherManager:
     """The fetchers of a broker. The broker has one or more fetchers for each leader that it follows."""
 
-    def __init__(
-        self,
-        local_id: int,
-        settings: FetcherSettings,
-        brokers: Brokers,
-        entropy: Entropy,
-        unexpected: UnexpectedErrors,
-        quota: ReplicationQuota,
-    ) -> None:
-        """``quota`` limits the bytes that followers on this broker fetch (KIP-73)."""
-        self._quota = quota
-        self._local_id = local_id
-        self._settings = settings
-        self._brokers = brokers
-        self._entropy = entropy
-        self._unexpected = unexpected
-        self._pace = CatchUpPace(settings.copy_bytes_per_second)
+    def __init__(self, context: FetcherContext) -> None:
+        self._context = context
+        self._pace = CatchUpPace(context.settings.copy_bytes_per_second)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._homes: dict[PartitionKey, tuple[int, int]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -63,17 +47,9 @@ class ReplicaFetcherManager:
         fetcher = self._fetchers.get(home)
         if fetcher is None:
             leader_id, number = home
-            fetcher = self._fetchers[home] = ReplicaFetcher(
-                self._local_id,
-                leader_id,
-                self._settings,
-                self._brokers,
-                self._entropy,
-                self._unexpected,
-                self._quota,
-                partial(self._move, number != COPIES),
-                self._pace if number == COPIES else None,
-            )
+            pace = self._pace if number == COPIES else None
+            move = partial(self._move, pace is None)
+            fetcher = self._fetchers[home] = ReplicaFetcher(self._context, leader_id, move, pace)
         self._homes[key] = home
         fetcher.add(partition, is_caught_up=is_caught_up)
 
@@ -85,12 +61,13 @@ class ReplicaFetcherManager:
         self._place(self._fetchers[home].partition(key), new_home, is_caught_up=not copies)
 
     def _home(self, key: PartitionKey, leader_id: int) -> tuple[int, int]:
-        return leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count
+        return leader_id, (key.topic_id.int + key.partition) % self._context.settings.fetcher_count
 
     def resize(self, fetcher_count: int) -> None:
         """Use another number of connections to each leader. Some partitions then belong to another connection
         than before, and are moved to that connection."""
-        self._settings = replace(self._settings, fetcher_count=fetcher_count)
+        settings = replace(self._context.settings, fetcher_count=fetcher_count)
+        self._context = replace(self._context, settings=settings)
         for key, home in list(self._homes.items()):
             leader_id, number = home
             if number != COPIES and self._home(key, leader_id) != home:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from replica_files import Replicas
+import pytest
+from replica_files import Replicas, batch
 
 from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from moldau.protocol.messages.list_offsets import (
@@ -15,8 +16,9 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from moldau.replication.fetching.replica_fetcher import FetcherSettings, ReplicaFetcher
-from moldau.runtime import ErrorCode, UnexpectedErrors
+from moldau.replication.fetching.fetcher_context import FetcherContext, FetcherSettings
+from moldau.replication.fetching.replica_fetcher import ReplicaFetcher
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.runtime.entropy import SeededEntropy
 
 LEADER, FOLLOWER, EPOCH = 1, 2, 3
@@ -26,9 +28,9 @@ def fetcher_of(ask: Callable[..., Awaitable[Any]]) -> ReplicaFetcher:
     """A fetcher whose requests are answered by a function."""
     brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
     quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
-    fetcher = ReplicaFetcher(
-        FOLLOWER, LEADER, FetcherSettings(), brokers, SeededEntropy(1), UnexpectedErrors(), quota
-    )
+    ports = (brokers, SeededEntropy(1), UnexpectedErrors(), quota)
+    context = FetcherContext(FOLLOWER, FetcherSettings(), *ports)
+    fetcher = ReplicaFetcher(context, LEADER, move=lambda key: None)
     fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
     return fetcher
 
@@ -111,6 +113,48 @@ def test_a_follower_outside_the_log_of_its_leader_is_cut_at_the_end_of_that_log(
         fetcher.add(follower)
         await asyncio.wait_for(asked_again.wait(), 60)
         assert pair.end(FOLLOWER) == 2
+        await fetcher.stop()
+
+    asyncio.run(story())
+
+
+def test_a_log_is_not_fetched_while_another_fetcher_truncates_it(tmp_path: pathlib.Path) -> None:
+    """A partition moves to another connection when ``num.replica.fetchers`` is changed. A truncation that has
+    begun is completed, although its fetcher no longer follows the partition."""
+
+    async def story() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(FOLLOWER, EPOCH)
+        pair.produce(FOLLOWER, b"a")
+        pair.lead(LEADER, EPOCH + 1)
+        follower, asked = pair.partitions[FOLLOWER], asyncio.Event()
+        may_go_on, whole = asyncio.Event(), follower.log.truncate_to
+        offsets: list[int] = []
+
+        async def truncate_to(offset: int) -> None:
+            await may_go_on.wait()
+            await whole(offset)
+
+        async def ask(request: FetchRequest, timeout_ms: int) -> FetchResponse:
+            offsets.append(request.topics[0].partitions[0].fetch_offset)
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        follower.log.truncate_to = truncate_to  # type: ignore[method-assign]
+        cutting = asyncio.ensure_future(follower.following.truncate(EPOCH + 1, EPOCH, 0))
+        fetcher = fetcher_of(ask)
+        await asyncio.sleep(0)
+        fetcher.add(follower)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not offsets
+        with pytest.raises(KafkaError, match="is being truncated"):
+            follower.following.append(EPOCH + 1, batch(b"b"), high_watermark=0, log_start_offset=0)
+        may_go_on.set()
+        await cutting
+        await asked.wait()
+        assert offsets == [0]
         await fetcher.stop()
 
     asyncio.run(story())

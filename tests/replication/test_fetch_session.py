@@ -110,3 +110,29 @@ def test_a_partition_that_cannot_be_asked_for_yet_is_not_named() -> None:
     assert follower.request() is None
     follower.move(A, 0)
     assert named(follower.exchange()) == {A: 0}
+
+
+def test_a_partition_that_is_added_again_is_forgotten_first() -> None:
+    """Between the removal and the addition, the follower may have ignored a response with a new high
+    watermark. A leader does not repeat the high watermark in a session."""
+    follower = Follower()
+    follower.follow(A, B)
+    follower.exchange()
+    follower.session.remove(A)
+    follower.session.add(A)
+    request = follower.exchange()
+    assert (named(request), forgotten(request), request.max_wait_ms) == ({}, {A}, 0)
+    assert follower.session.sent(A) is None
+    request = follower.exchange()
+    assert (named(request), forgotten(request), request.max_wait_ms) == ({A: 0}, set(), 500)
+
+
+def test_a_partition_that_is_added_again_at_another_position_is_named_at_once() -> None:
+    follower = Follower()
+    follower.follow(A)
+    follower.exchange()
+    follower.session.remove(A)
+    follower.session.add(A)
+    follower.move(A, 3)
+    request = follower.exchange()
+    assert (named(request), forgotten(request)) == ({A: 3}, set())

@@ -4,7 +4,7 @@ of the log of a member of the in-sync set."""
 import asyncio
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -166,3 +166,19 @@ def test_a_leader_with_older_metadata_than_the_controller_waits_for_newer_metada
     assert leader.maximal_in_sync == {LEADER, FOLLOWER}
     leader.set_changed([LEADER, FOLLOWER], 6)
     assert leader.pending is None
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_leader_is_settled_when_its_metadata_have_the_committed_set(is_known: bool) -> None:
+    """The response of the controller may arrive before the metadata. The metadata then have an older set."""
+    leader, _ = ask(committed)
+    leading = Leading(cast(Any, SimpleNamespace(leader=leader)), None, lambda: 0, lambda: None)
+    leading.metadata_epoch = leader.partition_epoch if is_known else leader.partition_epoch - 1
+    assert leading.is_settled is is_known
+
+
+def test_a_leader_is_not_settled_while_the_outcome_of_its_proposal_is_unknown() -> None:
+    leader, _ = ask(lost)
+    leading = Leading(cast(Any, SimpleNamespace(leader=leader)), None, lambda: 0, lambda: None)
+    leading.metadata_epoch = leader.partition_epoch
+    assert not leading.is_settled

@@ -33,6 +33,13 @@ class House:
         topic = metadata.publisher.image.topics.get("t")
         return () if topic is None else topic.partitions
 
+    def topic_id(self) -> UUID:
+        metadata = self.cluster.nodes[12].metadata
+        assert metadata is not None
+        topic = metadata.publisher.image.topics.get("t")
+        assert topic is not None
+        return topic.topic_id
+
     def hosted(self, broker: int) -> dict[int, Any]:
         found = self.cluster.nodes[broker].get(PartitionsSubsystem)
         return {i: each for i in range(COUNT) if (each := found.partition("t", i)) is not None}
@@ -55,6 +62,13 @@ class House:
 
     async def in_sync(self) -> None:
         await self.cluster.until(lambda: all(len(row.isr) == 2 for row in self.rows()))
+
+    async def create_again(self) -> None:
+        """Delete the topic, and create a topic with the same name."""
+        admin, former = self.cluster.client("admin", 12), self.topic_id()
+        await self.cluster.on("admin", admin.delete_topic("t"))
+        await self.cluster.on("admin", admin.create_topic("t", COUNT, {}))
+        await self.cluster.until(lambda: bool(self.rows()) and self.topic_id() != former)
 
     async def ask(self, broker: int, api_key: ApiKey, version: int, request: Any) -> Any:
         client = self.cluster.client("asker", broker)

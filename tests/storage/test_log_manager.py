@@ -1,6 +1,7 @@
 """All logs of a node: loading, checkpoints, deletion, failing disks."""
 
 import asyncio
+import errno
 import gc
 import random
 import uuid
@@ -17,10 +18,12 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError
+from moldau.runtime.files.disk import DiskError
 from moldau.storage.critical_logs.inventory import CriticalTopic
 from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import CLEAN_SHUTDOWN
 from moldau.storage.folders.log_directory import LogDirectoryError, previous_broker_epoch
+from moldau.storage.folders.log_opener import LogOpener
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.files.disk_steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
@@ -364,6 +367,36 @@ def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_created_again(
         await get_or_create(third, A0, config, TOPIC_ID)
         assert third.report.count(RepairKind.LOST) == 0
         await third.stop()
+
+    box.run(scenario())
+
+
+def test_a_log_that_could_not_be_opened_at_the_start_keeps_its_offsets(
+    box: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node lacked file descriptors when it started. The log is opened when the metadata name its
+    partition. If its start were forgotten, deleted records would come back."""
+
+    def refuse(*_: Any, **__: Any) -> PartitionLog:
+        raise KafkaError(ErrorCode.kafka_storage_error) from DiskError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        log = await get_or_create(manager, A0, CONFIG, TOPIC_ID)
+        append(box, log, 5)
+        log.high_watermark = 4
+        log.update_log_start_offset(3)
+        await manager.stop()
+        again = LogManager(box.machine, ["/one"])
+        with monkeypatch.context() as patch:
+            patch.setattr(LogOpener, "open", refuse)
+            await again.start(config_of)
+        assert again.get(A0) is None
+        assert again.directories[0].is_online
+        log = await get_or_create(again, A0, CONFIG, TOPIC_ID)
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 4, 5)
+        await again.stop()
 
     box.run(scenario())
 

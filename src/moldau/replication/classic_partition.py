@@ -186,6 +186,7 @@ class ClassicPartition:
         again = partial(self.become_leader, leader_epoch, replicas, in_sync, partition_epoch)
         if self.following.defers(again):
             return
+        self.leading.metadata_epoch = partition_epoch
         replica, log = self._replica, self.log
         before = replica.role
         moved = replica.lead(

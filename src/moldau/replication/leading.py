@@ -57,6 +57,8 @@ class Leading:
         self._monotonic_ms = monotonic_ms
         self._watermark_moved = watermark_moved
         self._brokers_moved = brokers_moved
+        self.metadata_epoch = -1
+        """The partition epoch in the newest metadata that name this broker as the leader."""
 
     def now_ms(self) -> int:
         """The time by the clock that measures the lag of followers."""
@@ -67,12 +69,6 @@ class Leading:
         """Whether this replica leads and there are other replicas."""
         leader = self._replica.leader
         return leader is not None and bool(leader.followers)
-
-    @property
-    def has_proposal(self) -> bool:
-        """Whether the controller has not yet answered a proposal of this leader."""
-        leader = self._replica.leader
-        return leader is not None and leader.pending is not None
 
     def brokers_changed(self) -> None:
         """Check the watermark and the in-sync set, because the active brokers may have changed or this
@@ -104,6 +100,14 @@ class Leading:
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False
         return listener.leader_quota.is_exceeded(self._monotonic_ms() / 1000)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the in-sync set in the metadata of this broker is certainly the committed set. That is not
+        certain while a proposal of this leader is in progress, because the controller may commit it at any
+        time. The response of the controller may also arrive before the metadata."""
+        leader = self._replica.leader
+        return leader is None or (leader.pending is None and leader.partition_epoch <= self.metadata_epoch)
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
         """Return the change of the in-sync set that is needed now; see :meth:`LeaderReplica.propose`."""

@@ -314,6 +314,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),
     "transactions-cluster": _of_cluster("transaction_stories", "transactions_cluster"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
+    "replication-copies": _of_cluster("replication_stories", "replication_copies"),
     "replication-unsynced": _of_cluster("replication_stories", "replication_unsynced"),
     "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),
     "replication-directories": _of_cluster("directory_stories", "replication_directories"),

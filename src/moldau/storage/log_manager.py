@@ -20,15 +20,13 @@ from moldau.storage.folders.file_names import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     deleted_folder,
-    is_deleted_folder,
-    is_other_folder,
     is_stray_folder,
-    partition_of,
     stray_folder,
 )
+from moldau.storage.folders.found_folders import FoundFolders
 from moldau.storage.folders.future_logs import FutureLogs, LogMove, finish_exchanges
 from moldau.storage.folders.late_removals import LateRemovals
-from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
+from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints, carry_offsets
 from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError
 from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog, release_log
 from moldau.storage.folders.log_opener import LogOpener
@@ -76,6 +74,7 @@ class LogManager:
         self.metadata_watermark = inventory.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._failures = DirectoryFailures(self.logs_of, on_offline)
+        self._found = FoundFolders(machine, self.directories, self._failures, self.removals)
         self.offline_listeners = self._failures.listeners
         self.futures = FutureLogs(machine, self._failures)
         self.unfinished_moves: list[tuple[TopicPartition, LogDirectory]] = []
@@ -100,8 +99,8 @@ class LogManager:
                     with self._failures.disk_work(directory):
                         directory.open()
             self.unfinished_moves = finish_exchanges(self._disk, self.directories, self._failures)
-            for directory in self.directories:
-                await self._open_directory(directory, config_of)
+            for directory, names in self._found.read().items():
+                await self._load(directory, names, config_of)
             self._missing = inventory.check_no_folder_is_missing(self._disk, self.directories, self._critical)
         except BaseException:
             self._unlock()
@@ -177,42 +176,18 @@ class LogManager:
 
     # -- loading ------------------------------------------------------------------------------
 
-    async def _open_directory(self, directory: LogDirectory, config_of: ConfigOfTopic) -> None:
-        folders: list[TopicPartition] = []
-        if not directory.is_online:
-            return
-        with self._failures.disk_work(directory):
-            for name in self._disk.list(directory.path):
-                if not self._disk.is_dir(f"{directory.path}/{name}") or is_other_folder(name):
-                    continue
-                topic_partition = partition_of(name)
-                if is_deleted_folder(name):
-                    # After an interrupted exchange, the log's copy may be in a folder that is offline.
-                    if all(each.is_online for each in self.directories):
-                        self.removals.add(f"{directory.path}/{name}", 0)
-                elif is_stray_folder(name):
-                    self.removals.add_stray(f"{directory.path}/{name}")
-                elif topic_partition is None:
-                    logger.warning("skipping %s/%s: it is not a partition's folder", directory.path, name)
-                elif topic_partition in self._homes:
-                    raise LogDirectoryError(
-                        f"{directory.path}/{name} is also in {self._homes[topic_partition].path}"
-                    )
-                else:
-                    self._homes[topic_partition] = directory
-                    folders.append(topic_partition)
-            directory.was_read = True
-        if directory.is_online:
+    async def _load(self, home: LogDirectory, names: list[TopicPartition], config_of: ConfigOfTopic) -> None:
+        async def load(topic_partition: TopicPartition) -> None:
+            config = config_of(topic_partition.topic)
+            with contextlib.suppress(KafkaError), self._opening(home):
+                log = await self._machine.workers.run(
+                    self._opener.open, home, topic_partition, config, may_be_tiered=True
+                )
+                self._adopt(home, log)
 
-            async def load(topic_partition: TopicPartition) -> None:
-                config = config_of(topic_partition.topic)
-                with contextlib.suppress(KafkaError), self._opening(directory):
-                    log = await self._machine.workers.run(
-                        self._opener.open, directory, topic_partition, config, may_be_tiered=True
-                    )
-                    self._adopt(directory, log)
-
-            await self._each(folders, load)
+        self._homes.update(dict.fromkeys(names, home))
+        if home.is_online:
+            await self._each(names, load)
 
     async def _each(self, items: list[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         """Call ``work`` with every item, for a few items at a time."""
@@ -265,10 +240,12 @@ class LogManager:
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
+        kept: set[TopicPartition] = set()
         counts = Counter(self._homes.values())
         for each in wanted:
-            log = self._logs.get(each.topic_partition)
             try:
+                await self._choose_folder(each)
+                log = self._logs.get(each.topic_partition)
                 if log is not None and log.topic_id == each.topic_id:
                     continue
                 if log is not None and (log.topic_id is None or is_misread(log.topic_id, each.topic_id)):
@@ -283,7 +260,9 @@ class LogManager:
                         inventory.check_owner(log, owner_of)
                     logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
                     self.put_aside(each.topic_partition)
-                home = self._homes.get(each.topic_partition) or self.preferred.pop(each.topic_partition, None)
+                if (home := self._homes.get(each.topic_partition)) is not None:
+                    kept.add(each.topic_partition)  # Its folder exists, but its log is not open.
+                home = home or self.preferred.pop(each.topic_partition, None)
                 directory = home_for_new(self.directories, home, counts, each.assignment)
             except KafkaError as error:
                 failed[each.topic_partition] = error
@@ -294,14 +273,37 @@ class LogManager:
             new.setdefault(directory, []).append(each)
         await self._folders.settled()
         for directory, logs in new.items():
-            await self._forget_offsets(directory, [each.topic_partition for each in logs])
+            names = {each.topic_partition for each in logs}
+            await self._forget_offsets(directory, names - kept)
             failed |= await self._folders.make(
                 directory, logs, partial(self._open_new, directory), partial(self._adopt, directory)
             )
         return failed
 
+    async def _choose_folder(self, new: NewLog) -> None:
+        """If a partition has several folders, keep the right one, and move the others aside."""
+        if self._found.is_repeated(new.topic_partition):
+            home = self._found.home_of(new)
+            await self._put_folders_aside(new.topic_partition, home)
+            if home is not None:
+                self._homes[new.topic_partition] = home
+
+    async def put_unused_aside(self, is_hosted: Callable[[TopicPartition], bool]) -> None:
+        """Move folders aside if their partition has several folders and is not on this broker."""
+        for name in self._found.repeated():
+            if not is_hosted(name):
+                await self._put_folders_aside(name)
+
+    async def _put_folders_aside(self, name: TopicPartition, kept: LogDirectory | None = None) -> None:
+        for directory in await self._found.put_aside(name, kept):
+            self.stray_count += 1
+            await self._forget_offsets(directory, [name])
+
     def _open_new(self, directory: LogDirectory, new: NewLog) -> PartitionLog:
-        return self._opener.open(directory, new.topic_partition, new.config, new.topic_id)
+        try:
+            return self._opener.open(directory, new.topic_partition, new.config, new.topic_id)
+        except LogDirectoryError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
         """Set the configuration of an existing log, and return the log. Raises
@@ -336,11 +338,7 @@ class LogManager:
             if log.is_offline and home.is_online:
                 self._homes[name] = target  # The next start of the node completes the move.
             raise
-        target.recovery_points[name] = log.log_end_offset
-        target.log_start_offsets[name] = log.log_start_offset
-        target.high_watermarks[name] = log.high_watermark
-        if (cleaned := home.cleaner_offsets.get(name)) is not None:
-            target.cleaner_offsets[name] = cleaned
+        carry_offsets(log, home, target)
         self._homes[name] = target
         with self._opening(target):
             moved = await self._machine.workers.run(
@@ -351,7 +349,7 @@ class LogManager:
         path = f"{home.path}/{deleted_folder(name, move.unique)}"
         self.removals.add(path, log.config.file_delete_delay_ms)
 
-    async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
+    async def _forget_offsets(self, directory: LogDirectory, names: Iterable[TopicPartition]) -> None:
         """Drop checkpointed offsets of deleted partitions, because new partitions may get the same names."""
         for offsets in (
             directory.recovery_points,

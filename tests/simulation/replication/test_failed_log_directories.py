@@ -105,6 +105,39 @@ def test_a_replaced_directory_gets_its_replicas_again() -> None:
         world.run(story())
 
 
+def test_a_topic_is_created_again_while_the_directory_of_its_replica_is_offline() -> None:
+    """The new topic has its replica in the other directory. When the failed directory works again, it still
+    contains the replica of the deleted topic."""
+    with World(8) as world:
+        house = House(world)
+
+        def ends() -> list[list[int]]:
+            return [[each.log.log_end_offset for each in house.hosted(one).values()] for one in (11, 12)]
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(5, "before")
+            inside = set(house.hosted(11))
+            house.disk(11).failed_folders.add("/data/b")
+            await house.produce(1, "during")
+            await house.cluster.until(lambda: len(house.hosted(11)) == 2)
+            inside -= set(house.hosted(11))
+            await house.create_again()
+            await house.cluster.until(lambda: len(house.hosted(11)) == COUNT)
+            await house.in_sync()
+            await house.produce(3, "after")
+            house.disk(11).failed_folders.clear()
+            await house.restart(11)
+            await house.cluster.until(lambda: len(house.hosted(11)) == COUNT)
+            await house.in_sync()
+            assert ends() == [[3] * COUNT] * 2
+            names = house.disk(11).volume.root.entries["data"].entries["b"].entries
+            kept = {name.split(".")[0] for name in names if name.endswith("-stray")}
+            assert kept == {f"t-{index}" for index in inside}
+
+        world.run(story())
+
+
 def test_the_broker_stops_when_the_directory_of_the_metadata_fails() -> None:
     with World(6) as world:
         house = House(world)

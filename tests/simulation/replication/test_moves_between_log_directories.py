@@ -298,6 +298,84 @@ def test_a_request_during_an_exchange_waits_for_its_end(target: str, monkeypatch
         world.run(story())
 
 
+def test_a_new_topic_waits_for_the_exchange_of_a_deleted_topic_with_the_same_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic is deleted and created again while the folders of a move are exchanged. Otherwise the exchange
+    would rename the folder of the new topic, or replace its log by the log of the deleted topic."""
+    with World(9) as world:
+        house = MovingHouse(world)
+        exchanges: list[str] = []
+        whole = FutureLogs.exchange
+
+        async def exchange(self: FutureLogs, move: LogMove) -> None:
+            exchanges.append("begins")
+            await asyncio.sleep(5)
+            await whole(self, move)
+            exchanges.append("ends")
+
+        monkeypatch.setattr(FutureLogs, "exchange", exchange)
+
+        def ends() -> list[list[int]]:
+            return [[each.log.log_end_offset for each in house.hosted(one).values()] for one in (11, 12)]
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(20, "before")
+            assert await house.move(house.other()) is ErrorCode.none
+            await house.cluster.until(lambda: exchanges == ["begins"])
+            await house.create_again()
+            await asyncio.sleep(2)
+            assert exchanges == ["begins"]
+            assert len(house.hosted(11)) == 3
+            await house.cluster.until(lambda: exchanges == ["begins", "ends"])
+            await house.in_sync()
+            await house.produce(5, "after")
+            assert ends() == [[5] * 4] * 2
+            found = await house.ask(11, ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
+            assert [each.error_code for each in found.results] == [ErrorCode.none] * 2
+            await house.restart(11)
+            await house.in_sync()
+            assert ends() == [[5] * 4] * 2
+
+        world.run(story())
+
+
+def test_a_leader_whose_proposal_is_in_progress_does_not_move() -> None:
+    """After a move the replica leads in the same epoch again, and no longer knows its proposal. The
+    controller may commit the proposal later. The watermark could already be higher than the end of the log of
+    the proposed follower."""
+    with World(10) as world:
+        house = MovingHouse(world)
+
+        def cut(one: str, other: str) -> None:
+            world.network.cut(one, other)
+            world.network.cut(other, one)
+
+        async def story() -> None:
+            await house.begin()
+            house.index = next(i for i, row in enumerate(house.rows()) if row.leader == 11)
+            await house.produce(5, "before")
+            source, target = house.place(), house.other()
+            cut("node-11", "node-12")
+            await house.produce_with_times(5, "during")
+            await house.cluster.until(lambda: list(house.rows()[house.index].isr) == [11])
+            world.network.heal_all()
+            cut("node-11", "node-1")
+            await house.cluster.until(
+                lambda: house.hosted(11)[house.index].check_in_sync().pending is not None
+            )
+            assert await house.move(target, house.index) is ErrorCode.none
+            await asyncio.sleep(2)
+            assert house.place() == source
+            assert house.hosted(11)[house.index].check_in_sync().pending is not None
+            world.network.heal_all()
+            await house.moved(target)
+            await house.cluster.until(lambda: len(set(house.contents())) == 1)
+
+        world.run(story())
+
+
 def test_impossible_moves_between_directories_are_refused() -> None:
     with World(6) as world:
         house = MovingHouse(world)

@@ -13,8 +13,10 @@ from moldau.cluster.decisions import brokers
 from moldau.cluster.decisions.partitions import alter_partition as partitions
 from moldau.cluster.decisions.partitions import partition_change, topic_rules
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication import reads
 from moldau.replication.core.leader import LeaderReplica
+from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 from moldau.server.subsystems.broker_registration import RegistrationSubsystem
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
@@ -29,6 +31,7 @@ STORIES = (
     "replication-power",
     "replication-lag",
     "replication-moves",
+    "replication-copies",
     "replication-unsynced",
     "replication-rolling",
     "replication-directories",
@@ -123,6 +126,18 @@ def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegistrationSubsystem, "_failed_directories", lambda self: ())
 
 
+def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: nobody follows a partition that has left its connection to be copied."""
+    move: Callable[..., None] = ReplicaFetcherManager._move
+
+    def forgetful(self: ReplicaFetcherManager, copies: bool, key: PartitionKey) -> None:
+        move(self, copies, key)
+        if copies:
+            self.leave(key)
+
+    patch.setattr(ReplicaFetcherManager, "_move", forgetful)
+
+
 LOST = "is lost|went back|out of range|not equal"
 """A part of each violation that shows that records were lost."""
 FLAWS = [
@@ -135,6 +150,7 @@ FLAWS = [
     (eligible_leaders_not_kept, "replication-unsynced", 3, LOST),
     (leaderships_kept, "replication-rolling", 0, "still leads"),
     (failed_directory_untold, "replication-directories", 0, "still leads"),
+    (copies_forgotten, "replication-copies", 0, "do not come together"),
 ]
 """Each flaw with a seed that detects it soon, and a pattern of its violations. Another violation, for example
 an exception, would not show that the check of the flaw works."""

@@ -93,6 +93,14 @@ REPLICATION = (
         update=CLUSTER_WIDE,
         limits=IN_STEPS,
     ),
+    int64(
+        "replica.catch.up.max.bytes.per.second",
+        400 * MIB,
+        "Maximum bytes per second that this broker copies from leaders while it is far behind them. All its "
+        "copies share this rate. At a lower rate, copies disturb producers less. A copy that does not come "
+        "closer to the end of its leader's log at this rate is not limited.",
+        check=at_least(1),
+    ),
     int32(
         "num.replica.alter.log.dirs.threads",
         None,

@@ -55,6 +55,8 @@ class FollowerSession:
         """The partitions that the leader knows, with the positions that were sent last."""
         self._changed: dict[PartitionKey, None] = {}
         """Partitions whose position may differ from the position that the leader knows."""
+        self._removed: dict[PartitionKey, None] = {}
+        """Partitions that were removed after the last request. Responses for them were ignored."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -71,6 +73,7 @@ class FollowerSession:
         """Stop following a partition."""
         self._followed.pop(key, None)
         self._changed[key] = None
+        self._removed[key] = None
 
     def changed(self, key: PartitionKey) -> None:
         """Record that the position of a partition may have changed, or that the partition may be fetched
@@ -90,6 +93,8 @@ class FollowerSession:
         wanted: dict[UUID, list[FetchPartition]] = {}
         forgotten: dict[UUID, list[int]] = {}
         changed, self._changed = self._changed, {}
+        removed, self._removed = self._removed, {}
+        must_ask_again = False
         for key in self._followed if is_full else changed:
             position = position_of(key) if key in self._followed else None
             if position is None:
@@ -98,12 +103,20 @@ class FollowerSession:
             elif self._sent.get(key) != position:
                 self._sent[key] = position
                 wanted.setdefault(key.topic_id, []).append(self._row(key, position))
+            elif key in removed:
+                # The partition was added again. The leader may have sent its high watermark in the meantime,
+                # and would not repeat it. So this request removes the partition, and the next one adds it.
+                del self._sent[key]
+                forgotten.setdefault(key.topic_id, []).append(key.partition)
+                self._changed[key] = None
+                must_ask_again = True
         if not self._sent and not forgotten:
             return None
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._local_id, replica_epoch=broker_epoch),
-            # The request only removes partitions from the session, so it asks for no records.
-            max_wait_ms=self._limits.wait_max_ms if self._sent else 0,
+            # A request that only removes partitions from the session asks for no records. If another request
+            # must follow soon, the leader must not wait for records.
+            max_wait_ms=self._limits.wait_max_ms if self._sent and not must_ask_again else 0,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.response_max_bytes,
             session_id=self._session_id,

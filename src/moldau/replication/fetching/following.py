@@ -32,7 +32,7 @@ class Following:
     * :meth:`begin_with` if :meth:`begins_inside` is true;
     * :meth:`append` in all other cases.
 
-    If the epoch has changed, the methods raise ``KafkaError``.
+    If the epoch has changed, or the log is being truncated, the methods raise ``KafkaError``.
     """
 
     def __init__(
@@ -228,6 +228,9 @@ class Following:
         follower = self._replica.follower
         if follower is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)
+        if self._cuts:
+            # Two fetchers may use this object after each other. The first one has begun the truncation.
+            raise KafkaError(ErrorCode.replica_not_available, f"{self._name} is being truncated")
         if leader_epoch is not None and leader_epoch != follower.leader_epoch:
             is_old = leader_epoch < follower.leader_epoch
             raise KafkaError(ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch)

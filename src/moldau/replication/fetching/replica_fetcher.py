@@ -1,4 +1,4 @@
-"""Copies the logs of leaders. There is one task for each followed broker. Each task has a fetch session.
+"""Copies the logs of leaders. Each connection to a leader has one task with a fetch session.
 
 A task drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while
 its log is truncated or synced, or for a pause after an error. Requests leave out a held partition and
@@ -8,11 +8,11 @@ continue with the other partitions.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from moldau.network.client.node_connection import NodeAddress, NodeConnection
+from moldau.network.client.node_connection import NodeConnection
 from moldau.network.client.rpc_client import RpcClient
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -23,14 +23,13 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.core.role_names import IllegalMoveError
-from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
+from moldau.replication.fetching.catching_up import CatchUpPace, CopyProgress, Move, copy_limits, is_large
+from moldau.replication.fetching.fetch_session import FollowerSession
+from moldau.replication.fetching.fetcher_context import FetcherContext
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
-from moldau.replication.throttling import ReplicationQuota
-from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
@@ -48,6 +47,8 @@ HURRIES_MAX: Final = 5
 partition."""
 THROTTLED_S: Final = 0.1
 """Pause in seconds after which a throttled follower checks its quota again."""
+CUT_POLL_S: Final = 0.05
+"""Pause in seconds after which a fetcher checks again whether a truncation is complete."""
 SYNC_POLL_MS: Final = 5
 """Maximum wait of a fetch at the leader, in ms, while the records of another partition of this fetcher are
 being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
@@ -58,42 +59,15 @@ BYTES_A_TURN: Final = 1 << 20
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class Brokers(Protocol):
-    """The cluster information that a fetcher needs."""
-
-    @property
-    def local_epoch(self) -> int:
-        """Epoch of this broker's registration; -1 before the registration."""
-        ...
-
-    def address(self, broker_id: int) -> NodeAddress | None:
-        """The address of another broker; ``None`` while it is unknown."""
-        ...
-
-    def fetched(self, size_bytes: int) -> None:
-        """Count bytes that were fetched from a leader and appended."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetcherSettings:
-    """Settings of followers, with Kafka's config names."""
-
-    limits: FetchLimits = field(default_factory=FetchLimits)
-    backoff_ms: int = 1_000
-    """Longest pause after an error, in ms."""
-    request_timeout_ms: int = 30_000
-    fetcher_count: int = 1
-    """Number of connections to one leader (``num.replica.fetchers``)."""
-
-
 class _Followed:
     """A followed partition, and the reason why it is not requested now."""
 
-    __slots__ = ("failures", "held", "is_caught_up", "key", "partition")
+    __slots__ = ("failures", "held", "is_caught_up", "key", "partition", "progress")
 
-    def __init__(self, partition: ClassicPartition) -> None:
+    def __init__(self, partition: ClassicPartition, progress: CopyProgress | None) -> None:
+        """``progress`` is ``None`` on a connection that is not for copies."""
         self.partition = partition
+        self.progress = progress
         self.key = partition.key
         self.held: asyncio.TimerHandle | asyncio.Task[None] | None = None
         """The work or the pause that must end before the partition is requested again."""
@@ -105,26 +79,28 @@ class _Followed:
 
 
 class ReplicaFetcher:
-    """Follows partitions of one leader over one connection. This class is used on the event loop."""
+    """Follows partitions of one leader over one connection. This class is used on the event loop.
+
+    A connection is either for copies, with a ``pace``, or for all other partitions. If a partition belongs to
+    the other kind of connection now, the fetcher calls ``move``.
+    """
 
     def __init__(
-        self,
-        local_id: int,
-        leader_id: int,
-        settings: FetcherSettings,
-        brokers: Brokers,
-        entropy: Entropy,
-        unexpected: UnexpectedErrors,
-        quota: ReplicationQuota,
+        self, context: FetcherContext, leader_id: int, move: Move, pace: CatchUpPace | None = None
     ) -> None:
-        self._quota = quota
-        self._local_id = local_id
+        self._quota = context.quota
+        self._move = move
+        self._pace = pace
+        self._copied_bytes = 0
+        """Bytes of the response that is being processed, for which this connection must pause."""
+        self._local_id = context.local_id
         self._leader_id = leader_id
-        self._settings = settings
-        self._brokers = brokers
-        self._unexpected = unexpected
-        self._client = RpcClient(entropy, client_id=f"replica-{local_id}")
-        self._session = FollowerSession(local_id, settings.limits)
+        self._settings = context.settings
+        self._brokers = context.brokers
+        self._unexpected = context.unexpected
+        self._client = RpcClient(context.entropy, client_id=f"replica-{context.local_id}")
+        limits = context.settings.limits
+        self._session = FollowerSession(context.local_id, limits if pace is None else copy_limits(limits))
         self._followed: dict[PartitionKey, _Followed] = {}
         self._syncs: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -145,10 +121,13 @@ class ReplicaFetcher:
         """The followed partition with this key."""
         return self._followed[key].partition
 
-    def add(self, partition: ClassicPartition) -> None:
-        """Follow a partition, beginning at the end of the log on this broker."""
+    def add(self, partition: ClassicPartition, *, is_caught_up: bool = False) -> None:
+        """Follow a partition, beginning at the end of the log on this broker. ``is_caught_up`` tells whether
+        this log has all committed records, according to the last response on another connection."""
         self._release(partition.key)
-        self._followed[partition.key] = _Followed(partition)
+        progress = None if self._pace is None else CopyProgress(asyncio.get_running_loop().time())
+        followed = self._followed[partition.key] = _Followed(partition, progress)
+        followed.is_caught_up = is_caught_up
         self._session.add(partition.key)
         self._ask_soon()
 
@@ -249,6 +228,9 @@ class ReplicaFetcher:
                 if size_bytes >= BYTES_A_TURN:
                     size_bytes = 0
                     await asyncio.sleep(0)
+        if self._pace is not None:
+            copied_bytes, self._copied_bytes = self._copied_bytes, 0
+            await asyncio.sleep(self._pace.pause_s(copied_bytes, asyncio.get_running_loop().time()))
         return True
 
     def _position(self, key: PartitionKey) -> FetchPosition | None:
@@ -256,6 +238,11 @@ class ReplicaFetcher:
         if followed.held is not None:
             return None
         following = followed.partition.following
+        if following.is_cutting:
+            # Another fetcher has begun the truncation, before ``num.replica.fetchers`` was changed.
+            loop = asyncio.get_running_loop()
+            followed.held = loop.call_later(CUT_POLL_S, self._free, followed)
+            return None
         try:
             position = following.position()
         except KafkaError:
@@ -349,7 +336,23 @@ class ReplicaFetcher:
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
+        self._followed_on(followed, info.size_bytes, row.high_watermark - position.offset)
         return info.size_bytes
+
+    def _followed_on(self, followed: "_Followed", size_bytes: int, distance: int) -> None:
+        """Use the right kind of connection, and the pace of copies, after the append of records.
+        ``distance`` is the number of committed records that the follower still lacks."""
+        progress = followed.progress
+        if progress is None:
+            if not followed.is_caught_up and is_large(size_bytes, self._settings.limits):
+                self._move(followed.key)
+            return
+        if followed.is_caught_up:
+            self._move(followed.key)
+            return
+        progress.copied(distance, asyncio.get_running_loop().time())
+        if not progress.is_too_slow:
+            self._copied_bytes += size_bytes
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
         """Handle a leader whose log does not contain the end of this log. If the leader's log begins after

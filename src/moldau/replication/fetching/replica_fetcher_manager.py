@@ -1,36 +1,30 @@
-"""The fetchers of a broker. This module assigns partitions to fetchers, and starts and stops the fetchers."""
+"""The fetchers of a broker. This module assigns partitions to fetchers, and starts and stops the fetchers.
+
+The *home* of a partition is the pair of a leader and a number of a connection to this leader. The connection
+with the number :data:`COPIES` is for partitions in which this broker is far behind.
+"""
 
 import asyncio
 import contextlib
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.classic_partition import ClassicPartition
-from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
-from moldau.replication.throttling import ReplicationQuota
-from moldau.runtime.entropy import Entropy
-from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.replication.fetching.catching_up import CatchUpPace
+from moldau.replication.fetching.fetcher_context import FetcherContext
+from moldau.replication.fetching.replica_fetcher import ReplicaFetcher
+
+COPIES: Final = -1
 
 
 class ReplicaFetcherManager:
     """The fetchers of a broker. The broker has one or more fetchers for each leader that it follows."""
 
-    def __init__(
-        self,
-        local_id: int,
-        settings: FetcherSettings,
-        brokers: Brokers,
-        entropy: Entropy,
-        unexpected: UnexpectedErrors,
-        quota: ReplicationQuota,
-    ) -> None:
-        """``quota`` limits the bytes that followers on this broker fetch (KIP-73)."""
-        self._quota = quota
-        self._local_id = local_id
-        self._settings = settings
-        self._brokers = brokers
-        self._entropy = entropy
-        self._unexpected = unexpected
+    def __init__(self, context: FetcherContext) -> None:
+        self._context = context
+        self._pace = CatchUpPace(context.settings.copy_bytes_per_second)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._homes: dict[PartitionKey, tuple[int, int]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -41,34 +35,42 @@ class ReplicaFetcherManager:
         ignored."""
         if self._is_stopped:
             return
+        self._place(partition, self._home(partition.key, leader_id))
+
+    def _place(
+        self, partition: ClassicPartition, home: tuple[int, int], *, is_caught_up: bool = False
+    ) -> None:
+        """Follow a partition on this connection, and on no other connection."""
         key = partition.key
-        home = self._home(key, leader_id)
         if self._homes.get(key) != home:
             self.leave(key)
         fetcher = self._fetchers.get(home)
         if fetcher is None:
-            fetcher = self._fetchers[home] = ReplicaFetcher(
-                self._local_id,
-                leader_id,
-                self._settings,
-                self._brokers,
-                self._entropy,
-                self._unexpected,
-                self._quota,
-            )
+            leader_id, number = home
+            pace = self._pace if number == COPIES else None
+            move = partial(self._move, pace is None)
+            fetcher = self._fetchers[home] = ReplicaFetcher(self._context, leader_id, move, pace)
         self._homes[key] = home
-        fetcher.add(partition)
+        fetcher.add(partition, is_caught_up=is_caught_up)
+
+    def _move(self, copies: bool, key: PartitionKey) -> None:
+        """Move a partition to the connection for copies, or back."""
+        home = self._homes[key]
+        leader_id, _ = home
+        new_home = (leader_id, COPIES) if copies else self._home(key, leader_id)
+        self._place(self._fetchers[home].partition(key), new_home, is_caught_up=not copies)
 
     def _home(self, key: PartitionKey, leader_id: int) -> tuple[int, int]:
-        return leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count
+        return leader_id, (key.topic_id.int + key.partition) % self._context.settings.fetcher_count
 
     def resize(self, fetcher_count: int) -> None:
         """Use another number of connections to each leader. Some partitions then belong to another connection
         than before, and are moved to that connection."""
-        self._settings = replace(self._settings, fetcher_count=fetcher_count)
+        settings = replace(self._context.settings, fetcher_count=fetcher_count)
+        self._context = replace(self._context, settings=settings)
         for key, home in list(self._homes.items()):
-            leader_id, _ = home
-            if self._home(key, leader_id) != home:
+            leader_id, number = home
+            if number != COPIES and self._home(key, leader_id) != home:
                 self.follow(self._fetchers[home].partition(key), leader_id)
 
     def leave(self, key: PartitionKey) -> None:

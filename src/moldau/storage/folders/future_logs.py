@@ -18,6 +18,7 @@ from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
 from moldau.storage.folders.directory_failures import DirectoryFailures
 from moldau.storage.folders.file_names import (
+    PARTITION_METADATA,
     deleted_folder,
     exchanged_for,
     folder_of,
@@ -168,7 +169,8 @@ def finish_exchanges(
     folders must be locked.
 
     Returns the partitions and the target folders of incomplete copies, because their moves must start again.
-    While a folder is offline, incomplete copies are kept, because the renames in that folder are not known.
+    The move of a deleted topic does not start again, even if another topic now has the name. While a folder
+    is offline, incomplete copies are kept, because the renames in that folder are not known.
     """
     names: dict[LogDirectory, list[str]] = {}
     for directory in directories:
@@ -182,13 +184,23 @@ def finish_exchanges(
             topic_partition = partition_of_future(name)
             if topic_partition is None or not directory.is_online:
                 continue
-            is_current = folder_of(topic_partition) in everything
+            folder = folder_of(topic_partition)
+            is_current = folder in everything
             with failures.disk_work(directory):
                 if not is_current and exchanged_for(name) in everything:
-                    disk.rename(f"{directory.path}/{name}", f"{directory.path}/{folder_of(topic_partition)}")
+                    disk.rename(f"{directory.path}/{name}", f"{directory.path}/{folder}")
                     disk.sync_dir(directory.path)
                 elif is_current or len(names) == len(directories):
-                    disk.remove_tree(f"{directory.path}/{name}")
-                    if is_current:
+                    copy = f"{directory.path}/{name}"
+                    homes = [f"{each.path}/{folder}" for each, entries in names.items() if folder in entries]
+                    is_of_topic = any(_have_one_topic(disk, home, copy) for home in homes)
+                    disk.remove_tree(copy)
+                    if is_of_topic:
                         unfinished.append((topic_partition, directory))
     return unfinished
+
+
+def _have_one_topic(disk: Disk, home: str, future: str) -> bool:
+    """Whether a log and a copy do not belong to different topics with the same name."""
+    ids = [f"{folder}/{PARTITION_METADATA}" for folder in (home, future)]
+    return not all(map(disk.exists, ids)) or disk.read(ids[0]) == disk.read(ids[1])

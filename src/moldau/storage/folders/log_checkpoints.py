@@ -70,3 +70,15 @@ class LogCheckpoints:
             for log in logs
             if log.config.remote_storage_enable or log.log_start_offset > log.segments.segments[0].base_offset
         }
+
+
+def carry_offsets(log: PartitionLog, home: LogDirectory, target: LogDirectory) -> None:
+    """Give the folder ``target`` the offsets of a closed log, which moves there from the folder ``home``."""
+    name = log.topic_partition
+    target.recovery_points[name] = log.log_end_offset
+    target.log_start_offsets[name] = log.log_start_offset
+    target.high_watermarks[name] = log.high_watermark
+    # The target may still have the offset of a deleted topic with the same name.
+    target.cleaner_offsets.pop(name, None)
+    if (cleaned := home.cleaner_offsets.get(name)) is not None:
+        target.cleaner_offsets[name] = cleaned

@@ -145,10 +145,10 @@ class ClassicKind(PartitionKind[ClassicPartition]):
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
 
     def may_suspend(self, partition: ClassicPartition) -> bool:
-        # A leader that is opened again leads in the same epoch, and does not know a proposal of its former
-        # object. The controller may still commit the proposal. Until the leader learned this, its high
-        # watermark could pass a new member of the in-sync set.
-        return not (partition.following.is_cutting or partition.leading.has_proposal)
+        # After the exchange, a leader leads in the same epoch again, with the in-sync set in the metadata. If
+        # the controller has committed or will commit another set, the watermark could pass the end of the log
+        # of an in-sync replica.
+        return partition.leading.is_settled and not partition.following.is_cutting
 
     def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition:
         return partition

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
@@ -20,7 +19,13 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.partition_interface import Partition, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.server.subsystems.partitions.topic_changes import TopicChange, in_order, without_leader
+from moldau.server.subsystems.partitions.topic_changes import (
+    NewPartition,
+    TopicChange,
+    creatable,
+    in_order,
+    without_leader,
+)
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.folders.log_directory import LogDirectory
@@ -63,19 +68,6 @@ class _Hosted(NamedTuple):
     kind: PartitionKind[Any]
 
 
-@dataclass(slots=True)
-class _NewPartition:
-    """A partition that cannot be opened yet, because its log must be created first."""
-
-    topic: Topic
-    """The topic of the partition in the newest metadata."""
-    is_being_made: bool = False
-    is_exchanged: bool = False
-    """Whether the partition's log is being exchanged for a copy in another folder."""
-    has_left: bool = False
-    """Whether the partition has left this broker while its log was being created."""
-
-
 class PartitionHosting:
     """Applies the image to this broker's partitions, some partitions in each iteration of the event loop.
 
@@ -111,7 +103,7 @@ class PartitionHosting:
         self._seen: dict[int, Topic] = {}
         self._changes: deque[TopicChange] = deque()
         self._next_turn: asyncio.Handle | None = None
-        self._new: dict[PartitionKey, _NewPartition] = {}
+        self._new: dict[PartitionKey, NewPartition] = {}
         self._opener: asyncio.Task[None] | None = None
         self._reconfiguring: set[asyncio.Task[None]] = set()
         self._on_settled: list[asyncio.Future[None]] = []
@@ -231,14 +223,14 @@ class PartitionHosting:
     def _follow(self, topic: Topic, key: PartitionKey) -> None:
         hosted, new = self._hosted.get(key), self._new.get(key)
         if hosted is not None and hosted.kind.must_exchange(topic, key.partition):
-            self._new[key] = _NewPartition(topic)
+            self._new[key] = NewPartition(topic)
             self._end(key, hosted)
         elif hosted is not None:
             self._apply_role(hosted, topic)
         elif new is not None:
             new.topic, new.has_left = topic, False
         elif self._lacks_log(topic, key):
-            self._new[key] = _NewPartition(topic)
+            self._new[key] = NewPartition(topic)
         else:
             self._open(topic, key)
 
@@ -276,7 +268,7 @@ class PartitionHosting:
             return None
         if not hosted.kind.may_suspend(hosted.partition):
             return None
-        self._new[found.key] = _NewPartition(topic, is_being_made=True, is_exchanged=True)
+        self._new[found.key] = NewPartition(topic, is_being_made=True, is_exchanged=True)
         self._end(found.key, hosted)
         return found.key
 
@@ -329,7 +321,7 @@ class PartitionHosting:
 
     async def _open_all(self) -> None:
         try:
-            while wanted := {key: new for key, new in self._new.items() if not new.is_being_made}:
+            while wanted := creatable(self._new):
                 for new in wanted.values():
                     new.is_being_made = True
                 failed = await self._make_logs({key: new.topic for key, new in wanted.items()})
@@ -396,7 +388,7 @@ class PartitionHosting:
         )
 
     def _opened(
-        self, new: _NewPartition, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]
+        self, new: NewPartition, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]
     ) -> None:
         topic = new.topic
         name = TopicPartition(topic.name, key.partition)
@@ -413,7 +405,7 @@ class PartitionHosting:
             elif self._must_exchange(topic, key):
                 # The metadata have changed since the log was created. The log must now be exchanged for
                 # another log.
-                self._new[key] = _NewPartition(topic)
+                self._new[key] = NewPartition(topic)
             else:
                 self._open(topic, key)
         except Exception:

@@ -10,7 +10,7 @@ from moldau.metrics.replication import InSyncMeters
 from moldau.network.client.node_connection import NodeAddress
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
-from moldau.replication.fetching.replica_fetcher import FetcherSettings
+from moldau.replication.fetching.fetcher_context import FetcherContext, FetcherSettings
 from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
 from moldau.replication.in_sync_requests import InSyncSets
 from moldau.replication.leading import nearest_replica
@@ -36,13 +36,11 @@ class Replication:
         window_s = config.integer("replication.quota.window.size.seconds")
         self._leader_quota = ReplicationQuota(local_id, window_count=window_count, window_s=window_s)
         self._follower_quota = ReplicationQuota(local_id, window_count=window_count, window_s=window_s)
+        machine, quota = context.machine, self._follower_quota
         self._fetchers = ReplicaFetcherManager(
-            local_id,
-            fetcher_settings(config),
-            self,
-            context.machine.entropy,
-            context.machine.unexpected,
-            self._follower_quota,
+            FetcherContext(
+                local_id, fetcher_settings(config), self, machine.entropy, machine.unexpected, quota
+            )
         )
         self._in_sync = InSyncSets(
             local_id,
@@ -160,4 +158,5 @@ def fetcher_settings(config: BrokerConfig) -> FetcherSettings:
         backoff_ms=config.integer("replica.fetch.backoff.ms"),
         request_timeout_ms=config.integer("replica.socket.timeout.ms"),
         fetcher_count=config.integer("num.replica.fetchers"),
+        copy_bytes_per_second=config.integer("replica.catch.up.max.bytes.per.second"),
     )

@@ -7,6 +7,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.config.broker import BrokerConfig
+from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import Partition
 from moldau.runtime.byte_quota import QuotaSettings
 from moldau.server import settings
@@ -121,17 +122,22 @@ class PartitionsSubsystem(Subsystem):
         """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
         check_critical_owners(self._logs, settings.CRITICAL_TOPICS, topics.name_of)
-        for log in self._logs:
-            name = log.topic_partition
+
+        def is_hosted(name: TopicPartition) -> bool:
             topic = topics.get(name.topic)
-            is_hosted = (
+            return (
                 topic is not None
                 and name.partition < len(topic.partitions)
                 and local_id in topic.partitions[name.partition].replicas
             )
-            if is_hosted or (topic is not None and self.kinds.of(topic).retire(topic, name.partition)):
+
+        for log in self._logs:
+            name = log.topic_partition
+            topic = topics.get(name.topic)
+            if is_hosted(name) or (topic is not None and self.kinds.of(topic).retire(topic, name.partition)):
                 continue
             self._logs.put_aside(name)
+        await self._logs.put_unused_aside(is_hosted)
         await self.moves.resume_unfinished()
 
     async def start(self) -> None:

@@ -1,6 +1,7 @@
-"""The changed topics that the hosting of partitions applies, and their order."""
+"""The changed topics that the hosting of partitions applies, their order, and the partitions that wait for
+their logs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -8,6 +9,7 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import NO_LEADER
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS
+from moldau.protocol.partitions import PartitionKey
 
 _MANY_PARTITIONS: Final = 400
 """If there are more partitions than this number, many iterations of the event loop are needed to apply the
@@ -42,3 +44,30 @@ def without_leader(topic: Topic, leader: int) -> Topic:
             replace(each, leader=NO_LEADER) if each.leader == leader else each for each in topic.partitions
         ),
     )
+
+
+@dataclass(slots=True)
+class NewPartition:
+    """A partition that cannot be opened yet, because its log must be created first."""
+
+    topic: Topic
+    """The topic of the partition in the newest metadata."""
+    is_being_made: bool = False
+    is_exchanged: bool = False
+    """Whether the partition's log is being exchanged for a copy in another folder."""
+    has_left: bool = False
+    """Whether the partition has left this broker while its log was being created."""
+
+
+def creatable(new: Mapping[PartitionKey, NewPartition]) -> dict[PartitionKey, NewPartition]:
+    """Return the partitions whose logs can be created now.
+
+    A topic may have been deleted during an exchange, and another topic may already have its name. The folders
+    of the two topics have the same names. Therefore the new topic waits for the end of the exchange.
+    """
+    exchanged = {(each.topic.name, key.partition) for key, each in new.items() if each.is_exchanged}
+    return {
+        key: each
+        for key, each in new.items()
+        if not each.is_being_made and (each.topic.name, key.partition) not in exchanged
+    }

@@ -60,6 +60,11 @@ SHORT_METADATA: Final = {
 }
 """Snapshots are frequent. Therefore a node may start with an old image, in which partitions have replicas on
 other nodes than now."""
+_SLOW_COPIES: Final = {
+    # One batch of a response is enough to make it a copy.
+    "replica.fetch.max.bytes": "400",
+    "replica.catch.up.max.bytes.per.second": "4000",
+}
 SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
@@ -109,6 +114,12 @@ def replication_lag() -> Scenario:
         story=partial(ReplicationStory, properties={}, faults=FaultPattern.LAGGING_FOLLOWERS),
         fault_count=4,
     )
+
+
+def replication_copies() -> Scenario:
+    """Followers that were away copy on connections of their own, at a low rate."""
+    faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
+    return scenario_of(_SLOW_COPIES, faults)
 
 
 def replication_rolling() -> Scenario:

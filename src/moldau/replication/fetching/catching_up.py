@@ -1,0 +1,68 @@
+"""The order in which a follower copies partitions in which it is far behind. Pure.
+
+Copies have connections of their own, and their bytes are spread over time. Otherwise the requests for
+partitions in sync would wait for large responses, and producers with acks=all would wait for these requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.fetching.fetch_session import FetchLimits
+from moldau.runtime.byte_quota import BytePacer, QuotaSettings
+
+CHECK_S: Final = 5.0
+"""Interval in seconds at which the distance to the leader is compared with the distance before."""
+SHRINKING: Final = 0.9
+"""Part of the earlier distance that may be left after :data:`CHECK_S`. If more is left, the pace is too
+slow."""
+
+Move = Callable[[PartitionKey], None]
+"""Moves a partition to another connection."""
+
+
+def is_large(size_bytes: int, limits: FetchLimits) -> bool:
+    """Whether a partition is far behind. ``size_bytes`` are the bytes of its records in one response, after
+    which the follower still lacks committed records."""
+    return size_bytes >= limits.max_bytes // 4
+
+
+def copy_limits(limits: FetchLimits) -> FetchLimits:
+    """The limits of requests on a connection for copies. A response has the bytes of about one partition.
+    Larger responses would keep the event loops of both brokers busy for longer."""
+    return replace(limits, response_max_bytes=min(limits.response_max_bytes, limits.max_bytes))
+
+
+class CatchUpPace:
+    """The rate of all copies of a broker together (``replica.catch.up.max.bytes.per.second``). Times are in
+    seconds of the event loop's clock."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._pacer = BytePacer(QuotaSettings(bytes_per_second))
+
+    def pause_s(self, size_bytes: int, now_s: float) -> float:
+        """Count copied bytes. Returns the time in seconds for which their connection must pause."""
+        self._pacer.reserve(size_bytes, now_s)
+        return self._pacer.wait_s(now_s)
+
+
+class CopyProgress:
+    """Whether a copy comes closer to the end of the leader's log. If producers write as fast as the pace
+    permits, the copy would never end. It then continues without pauses."""
+
+    __slots__ = ("_checked_s", "_distance", "is_too_slow")
+
+    def __init__(self, now_s: float) -> None:
+        self._checked_s = now_s
+        self._distance = -1
+        self.is_too_slow = False
+        """Whether this copy must not pause any more."""
+
+    def copied(self, distance: int, now_s: float) -> None:
+        """Note the number of committed records that the follower still lacks."""
+        if self._distance < 0:
+            self._distance = distance
+        elif now_s >= self._checked_s + CHECK_S:
+            self.is_too_slow = self.is_too_slow or distance > self._distance * SHRINKING
+            self._checked_s, self._distance = now_s, distance

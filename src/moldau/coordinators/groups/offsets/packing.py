@@ -34,6 +34,7 @@ _TOPIC_ID_AT: Final = 28
 _EXPIRY_AT: Final = 44
 _METADATA_AT: Final = 52
 
+_unpack_fixed = _FIXED.unpack_from
 pack_fixed = _FIXED.pack
 """Packs the fields that each form has: record offset, offset, commit timestamp and leader epoch."""
 WITHOUT_EXPIRY: Final = _EXPIRY.pack(NO_EXPIRY)
@@ -51,16 +52,13 @@ def pack(value: CommittedOffset, record_offset: int) -> bytes:
 
 def unpack(packed: bytes) -> CommittedOffset:
     """Return the committed offset without the offset of its record."""
-    _, offset, commit_timestamp_ms, leader_epoch = _FIXED.unpack_from(packed)
-    topic_id = packed[_TOPIC_ID_AT:_EXPIRY_AT]
-    return CommittedOffset(
-        offset,
-        leader_epoch,
-        packed[_METADATA_AT:].decode(),
-        commit_timestamp_ms,
-        _expiry_ms(packed),
-        None if not topic_id or topic_id == NO_TOPIC_ID else UUIDS[topic_id],
-    )
+    _, offset, commit_timestamp_ms, leader_epoch = _unpack_fixed(packed)
+    raw_id = packed[_TOPIC_ID_AT:_EXPIRY_AT]
+    topic_id = None if not raw_id or raw_id == NO_TOPIC_ID else UUIDS[raw_id]
+    if len(packed) < _METADATA_AT:
+        return CommittedOffset(offset, leader_epoch, "", commit_timestamp_ms, NO_EXPIRY, topic_id)
+    metadata = packed[_METADATA_AT:].decode()
+    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp_ms, _expiry_ms(packed), topic_id)
 
 
 def is_later(packed: bytes, other: bytes) -> bool:

@@ -109,6 +109,7 @@ def load_groups(*batches: bytearray) -> Loaded:
                 topic=CONSUMER_OFFSETS,
                 new_shard=lambda partition: GroupShard(settings, GroupTally()),
                 codec=OFFSETS,
+                run_replay=GroupShard.run_replay,
                 policy=LogPolicy(skips_broken=True),
             ),
             FixedClock(),
@@ -246,12 +247,18 @@ def test_a_diskless_coordinator_passes_over_control_batches() -> None:
     assert loaded.problem is None
 
 
-def test_a_batch_of_many_records_is_replayed_in_turns() -> None:
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_a_batch_of_many_records_is_replayed_in_turns(in_runs: bool) -> None:
     """The event loop runs other tasks while a batch is replayed, even if the batch has many records."""
     log = MemoryLog()
     log.append(batch_of(*(offset_of(f"group-{number}", number) for number in range(5_000))))
+    shard = GroupShard(GroupSettings(), GroupTally())
     loader = ShardLoader(
-        GroupShard(GroupSettings(), GroupTally()), OFFSETS, log, policy=LogPolicy(skips_broken=True)
+        shard,
+        OFFSETS,
+        log,
+        policy=LogPolicy(skips_broken=True),
+        runs=shard.run_replay() if in_runs else None,
     )
     replayed = []
 

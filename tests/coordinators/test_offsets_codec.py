@@ -31,9 +31,12 @@ plain_offsets = st.builds(
     int32s,
     names,
     int64s,
-    topic_id=st.none() | st.uuids().filter(lambda each: each.int),
+    st.just(-1),
+    st.none() | st.uuids().filter(lambda each: each.int),
 )
-expiring_offsets = st.builds(CommittedOffset, int64s, st.just(-1), names, int64s, st.integers(0, 2**63 - 1))
+expiring_offsets = st.builds(
+    CommittedOffset, int64s, st.just(-1), names, int64s, st.integers(0, 2**63 - 1), st.none()
+)
 members = st.builds(
     StoredMember,
     names,

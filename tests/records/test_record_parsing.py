@@ -4,6 +4,7 @@ exception."""
 import contextlib
 import gzip
 import struct
+from collections.abc import Callable, Iterator
 
 import cramjam
 import pytest
@@ -14,6 +15,7 @@ from moldau.records import (
     Compression,
     InvalidRecordError,
     Record,
+    TimestampType,
     build_batch,
     iter_records,
     parse_header,
@@ -22,6 +24,7 @@ from moldau.records import (
 )
 from moldau.records.compression import compress, decompress
 from moldau.records.errors import RecordsRejectedError
+from moldau.records.record import RecordCursor, iter_opened, open_batch
 from moldau.records.timestamp_search import (
     choose_at_or_after,
     choose_exactly,
@@ -242,3 +245,43 @@ def test_a_compacted_topic_needs_keys() -> None:
         check(build_batch([Record(0, 0, b"k", b""), Record(1, 0, None, b"")]), cleanup_compact=True)
     assert caught.value.code is ErrorCode.invalid_record
     assert [error.batch_index for error in caught.value.record_errors] == [1]
+
+
+def outcome_of(read: Callable[[], Iterator[Record]]) -> tuple[list[Record], str | None]:
+    """The records before the first error, and the error."""
+    records = []
+    try:
+        for record in read():
+            records.append(record)
+    except KafkaError as error:
+        return records, repr(error)
+    return records, None
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=80), st.binary(max_size=200)), max_size=5),
+    st.lists(st.tuples(st.integers(0, 1_500), st.integers(0, 255)), max_size=2),
+    st.integers(-6, 2),
+    st.sampled_from(TimestampType),
+)
+def test_a_cursor_reads_the_same_records(
+    pairs: list[tuple[bytes | None, bytes]],
+    changes: list[tuple[int, int]],
+    more_records: int,
+    timestamp_type: TimestampType,
+) -> None:
+    records = [Record(at, at, key, value, (("name", value),)) for at, (key, value) in enumerate(pairs)]
+    header, data = open_batch(build_batch(records, timestamp_type=timestamp_type))
+    header = header._replace(records_count=header.records_count + more_records)
+    changed = bytearray(data)
+    for at, byte in changes:
+        if at < len(changed):
+            changed[at] = byte
+
+    def read_by_cursor() -> Iterator[Record]:
+        cursor = RecordCursor(header, bytes(changed))
+        while cursor.left:
+            yield cursor.read()
+        cursor.end()
+
+    assert outcome_of(read_by_cursor) == outcome_of(lambda: iter_opened(header, bytes(changed)))

@@ -41,11 +41,9 @@ def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
 
 def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: offsets are visible before their transaction is committed."""
-    put = OffsetStore.put
+    offsets_for = OffsetStore.offsets_for
 
-    def put_plainly(
-        self: Any, group_id: str, place: Any, value: Any, record_offset: int, producer_id: int, _: bool
-    ) -> None:
-        put(self, group_id, place, value, record_offset, producer_id, False)
+    def committed_offsets_for(self: Any, group_id: str, topic: str, producer_id: int, _: bool) -> Any:
+        return offsets_for(self, group_id, topic, producer_id, False)
 
-    patch.setattr(OffsetStore, "put", put_plainly)
+    patch.setattr(OffsetStore, "offsets_for", committed_offsets_for)

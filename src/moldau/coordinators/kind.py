@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from moldau.cluster.internal_topics import StateTopic
 from moldau.coordinators.log import CoordinatorLog, PartitionCoordinatorLog
-from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
+from moldau.coordinators.shard import RecordCodec, RunReplay, Shard, ShardStore
 from moldau.records.compression import Compression
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
@@ -60,6 +60,8 @@ class CoordinatorKind(Generic[S, R]):
     """Returns the log of a coordinator. The argument is the partition that contains the log."""
     new_store: Callable[[Term], ShardStore] | None = None
     """Creates the store that keeps the state of a shard, for kinds that have a store."""
+    run_replay: Callable[[S], RunReplay] | None = None
+    """Returns the faster replay of a shard, for kinds without a store that have one."""
     policy: LogPolicy = LogPolicy()
     key_type: int | None = None
     """The key type of FindCoordinator; ``None`` for a kind that clients cannot look up."""

@@ -16,11 +16,11 @@ from typing import Any, Final, Generic, TypeVar
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.kind import LogPolicy
 from moldau.coordinators.log import CoordinatorLog
-from moldau.coordinators.shard import RecordCodec, Shard, UnreadableRecordError
+from moldau.coordinators.shard import RecordCodec, ReplayedRun, RunReplay, Shard, UnreadableRecordError
 from moldau.records.batch import BatchHeader, check_batch, iter_headers
 from moldau.records.control import EndTransactionMarker, parse_control_record
 from moldau.records.errors import CorruptRecordError
-from moldau.records.record import Record, iter_records
+from moldau.records.record import Record, RecordCursor, iter_records, open_batch
 from moldau.runtime import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -28,9 +28,12 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
-RECORDS_PER_TURN: Final = 1000
+RECORDS_PER_TURN: Final = 250
 """Number of records that are replayed in one iteration of the event loop. The number is limited, because a
-longer replay would delay the requests of other coordinators."""
+longer replay would delay the requests of other coordinators. A record of a group takes about 25 µs."""
+RUN_RECORDS_PER_TURN: Final = 500
+"""The same number for records that are replayed in runs. Such a record takes 0.5 µs, or up to 10 µs if it is
+alone in its batch and its group is new."""
 
 
 LOGGED_MAX: Final = 10
@@ -78,15 +81,20 @@ class ShardLoader(Generic[R]):
         *,
         name: str = "the log",
         policy: LogPolicy | None = None,
+        runs: RunReplay | None = None,
     ) -> None:
-        """The kind's ``policy`` decides whether a load continues after an unreadable record."""
+        """The kind's ``policy`` decides whether a load continues after an unreadable record. ``runs`` is only
+        for loads without ``on_record``."""
         self._shard = shard
         self._codec = codec
         self._log = log
         self._on_record = on_record
         self._name = name
         self._policy = policy or LogPolicy()
-        self._since_turn = 0
+        self._runs = runs
+        self._room_in_turn = RUN_RECORDS_PER_TURN
+        """Number of records of runs that may still be replayed in this iteration of the event loop. Any other
+        record counts as several records of runs."""
         self.records_replayed = 0
         self.records_unknown = 0
         self.broken = BrokenRecords()
@@ -114,20 +122,39 @@ class ShardLoader(Generic[R]):
             if header.is_control:
                 self._replay_marker(header, batch)
                 return
-            for entry in iter_records(batch):
-                self._since_turn += 1
-                offset = entry.offset
-                if offset >= from_offset:
-                    self._replay_record(header, entry)
-                if self._since_turn >= RECORDS_PER_TURN:
-                    self._since_turn = 0
+            cursor = RecordCursor(*open_batch(batch))
+            while cursor.left:
+                run = self._replay_run(cursor, from_offset)
+                if run is not None:
+                    offset = run.last_offset
+                else:
+                    entry = cursor.read()
+                    self._room_in_turn -= RUN_RECORDS_PER_TURN // RECORDS_PER_TURN
+                    offset = entry.offset
+                    if offset >= from_offset:
+                        self._replay_record(header, entry)
+                if self._room_in_turn <= 0:
+                    self._room_in_turn = RUN_RECORDS_PER_TURN
                     await asyncio.sleep(0)
+            cursor.end()
         except BrokenRecordError:
             raise
         except Exception as error:
             # The rest of the batch is skipped. If the batch has a wrong checksum, none of its records is
             # applied, because the bytes may have any content.
             self._skip(offset, error)
+
+    def _replay_run(self, cursor: RecordCursor, from_offset: int) -> ReplayedRun | None:
+        # The first batch may begin with records before the offset from which the load starts.
+        if self._runs is None or cursor.header.base_offset < from_offset:
+            return None
+        count_max = min(cursor.left, self._room_in_turn)
+        run = self._runs.replay_run(cursor.header, cursor.data, cursor.position, count_max)
+        if run is not None:
+            cursor.skip(run.records_count, run.end_position)
+            self._room_in_turn -= run.records_count
+            self.records_replayed += run.records_count
+        return run
 
     def _replay_record(self, header: BatchHeader, entry: Record) -> None:
         try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey
+from moldau.records.batch import BatchHeader
 
 R = TypeVar("R")
 
@@ -80,6 +81,34 @@ class RecordCodec(Protocol[R]):
 
         Raises :class:`UnreadableRecordError` if only the value cannot be read and ``stand_in`` can replace
         the record.
+        """
+        ...
+
+
+class ReplayedRun(NamedTuple):
+    """Consecutive records of a batch that were replayed together."""
+
+    records_count: int
+    end_position: int
+    """The position after the last of the records."""
+    last_offset: int
+    """The offset of the last of the records."""
+
+
+class RunReplay(Protocol):
+    """Replays records of frequent forms faster than a codec and a shard.
+
+    The result must be the same as if the codec decoded each of the records, and the shard replayed them.
+    """
+
+    def replay_run(
+        self, header: BatchHeader, data: bytes, position: int, count_max: int
+    ) -> ReplayedRun | None:
+        """Replay records from ``position`` on, at most ``count_max``. ``data`` are the records of the batch
+        without its header.
+
+        Stops before the first record of another form. Returns ``None`` if this is the record at
+        ``position``.
         """
         ...
 

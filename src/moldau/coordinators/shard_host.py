@@ -446,6 +446,7 @@ class ShardHost(Generic[S, R]):
             remember if store is not None else None,
             name=self.name,
             policy=self.kind.policy,
+            runs=self.kind.run_replay(self._shard) if self.kind.run_replay and store is None else None,
         )
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:

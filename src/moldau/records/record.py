@@ -21,6 +21,7 @@ __all__ = [
     "QUICK_RECORDS",
     "Headers",
     "Record",
+    "RecordCursor",
     "iter_opened",
     "iter_records",
     "open_batch",
@@ -124,6 +125,52 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
         yield record if append_time is None else record._replace(timestamp=append_time)
     if position != len(data):
         raise InvalidRecordError(f"{len(data) - position} bytes are left after the last record")
+
+
+class RecordCursor:
+    """Reads the records of an opened batch one by one, like :func:`iter_opened`. The caller may also read
+    some of the records itself, and then :meth:`skip` them."""
+
+    def __init__(self, header: BatchHeader, data: bytes) -> None:
+        """The arguments are the result of :func:`open_batch`. Raises :class:`InvalidRecordError` for a
+        negative number of records."""
+        if header.records_count < 0:
+            raise InvalidRecordError(f"the header of the batch says {header.records_count} records")
+        self.header = header
+        self.data = data
+        self.position = 0
+        """The position of the next record in ``data``."""
+        self.left = header.records_count
+        """Number of records that are not read yet, according to the header."""
+        self._headers_count = 0
+
+    def read(self) -> Record:
+        """Read the next record; ``left`` must not be 0. Raises the errors of :func:`iter_records`."""
+        header = self.header
+        try:
+            record, self.position = _read_record(
+                self.data, self.position, header.base_offset, header.base_timestamp
+            )
+        except IndexError:
+            raise InvalidRecordError("the records end before the batch's count is reached") from None
+        self.left -= 1
+        if record.headers:
+            self._headers_count += len(record.headers)
+            if self._headers_count > HEADERS_PER_BATCH_MAX:
+                raise too_many_headers()
+        if header.attributes & TIMESTAMP_TYPE_BIT:
+            return record._replace(timestamp=header.max_timestamp)
+        return record
+
+    def skip(self, count: int, position: int) -> None:
+        """Skip ``count`` records without headers. The next record is at ``position``."""
+        self.left -= count
+        self.position = position
+
+    def end(self) -> None:
+        """Raise :class:`InvalidRecordError` if there are bytes after the last record."""
+        if self.position != len(self.data):
+            raise InvalidRecordError(f"{len(self.data) - self.position} bytes are left after the last record")
 
 
 def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from loading_flaws import ignore_records
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.groups.records import OffsetRecord
-from moldau.coordinators.loader import ShardLoader
 from moldau.server.handlers.records import lone_produce
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
@@ -41,16 +41,17 @@ def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
 
 def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a group coordinator that loads its log ignores commits near the end of the log."""
-    replay = ShardLoader._replay_record
 
-    def replay_most(loader: Any, header: Any, entry: Any) -> None:
+    def is_late(loader: Any, entry: Any) -> bool:
         is_of_node = loader._name.startswith(CONSUMER_OFFSETS_TOPIC)
-        is_late = loader._log.log_end_offset - entry.offset < 10
-        if is_of_node and is_late and isinstance(loader._codec.decode(entry.key, entry.value), OffsetRecord):
-            return
-        replay(loader, header, entry)
+        is_at_end = loader._log.log_end_offset - entry.offset < 10
+        return (
+            is_of_node
+            and is_at_end
+            and isinstance(loader._codec.decode(entry.key, entry.value), OffsetRecord)
+        )
 
-    patch.setattr(ShardLoader, "_replay_record", replay_most)
+    ignore_records(patch, is_late)
 
 
 @pytest.mark.parametrize(

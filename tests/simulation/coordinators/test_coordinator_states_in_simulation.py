@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from loading_flaws import ignore_records
 
 from memory_coordinator_log import MemoryLog
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC
@@ -80,14 +81,12 @@ def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_the_last_commit_on_load(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a group coordinator that loads its log stops one record before the end."""
-    replay = ShardLoader._replay_record
 
-    def replay_most(loader: Any, header: Any, entry: Any) -> None:
-        is_last = entry.offset == loader._log.log_end_offset - 1
-        if not (is_last and loader._name.startswith(CONSUMER_OFFSETS_TOPIC)):
-            replay(loader, header, entry)
+    def is_last(loader: Any, entry: Any) -> bool:
+        is_at_end: bool = entry.offset == loader._log.log_end_offset - 1
+        return is_at_end and loader._name.startswith(CONSUMER_OFFSETS_TOPIC)
 
-    patch.setattr(ShardLoader, "_replay_record", replay_most)
+    ignore_records(patch, is_last)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from loading_flaws import ignore_records
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
-from moldau.coordinators.loader import ShardLoader
 from moldau.simulation.offsets.committer import UNDER_WAY_S, Commits
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
@@ -43,14 +43,12 @@ def test_a_commit_without_an_answer_may_take_effect_for_a_while() -> None:
 
 def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a coordinator that loads its log ignores the end of the log."""
-    replay = ShardLoader._replay_record
 
-    def replay_most(loader: Any, header: Any, entry: Any) -> None:
-        is_last = entry.offset >= loader._log.log_end_offset - 3
-        if not (is_last and loader._name.startswith(CONSUMER_OFFSETS_TOPIC)):
-            replay(loader, header, entry)
+    def is_last(loader: Any, entry: Any) -> bool:
+        is_at_end: bool = entry.offset >= loader._log.log_end_offset - 3
+        return is_at_end and loader._name.startswith(CONSUMER_OFFSETS_TOPIC)
 
-    patch.setattr(ShardLoader, "_replay_record", replay_most)
+    ignore_records(patch, is_last)
 
 
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:

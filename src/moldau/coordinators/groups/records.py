@@ -1,12 +1,11 @@
 """Records of ``__consumer_offsets`` as Python objects. Their encoding is in another module. Pure."""
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """A consumer's position in one partition."""
 
     offset: int

@@ -64,6 +64,7 @@ class GroupService:
             topic=CONSUMER_OFFSETS,
             new_shard=lambda partition: GroupShard(settings, self.tally, expiry_now_ms),
             codec=ConsumerOffsetsCodec(),
+            run_replay=GroupShard.run_replay,
             policy=LogPolicy(
                 compression=settings.offsets_compression,
                 # A record contains one offset or one whole group, so no record depends on other records.

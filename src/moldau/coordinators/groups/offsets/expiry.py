@@ -4,7 +4,7 @@ from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.groups.operation import Turn
-from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
+from moldau.coordinators.groups.records import OffsetRecord
 
 
 def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
@@ -24,11 +24,11 @@ def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
     else:
         since_ms = None
     nothing_left = True
-    for (topic, partition), value in store.of_group(group.group_id).items():
+    for topic, partition, committed_ms, expires_ms in store.times_of_group(group.group_id):
         if (
             group.is_subscribed(topic)
             or store.is_unstable(group.group_id, topic, partition)
-            or not _is_expired(turn, value, since_ms)
+            or not _is_expired(turn, committed_ms if since_ms is None else since_ms, expires_ms)
         ):
             nothing_left = False
         elif most <= 0:
@@ -40,8 +40,7 @@ def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
     return nothing_left and not store.has_open_transactions(group.group_id)
 
 
-def _is_expired(turn: Turn, value: CommittedOffset, since_ms: int | None) -> bool:
-    if value.expire_timestamp_ms >= 0:
-        return turn.expiry_now_ms >= value.expire_timestamp_ms
-    start_ms = value.commit_timestamp_ms if since_ms is None else since_ms
-    return turn.expiry_now_ms - start_ms >= turn.settings.offsets_retention_ms
+def _is_expired(turn: Turn, since_ms: int, expires_ms: int) -> bool:
+    if expires_ms >= 0:
+        return turn.expiry_now_ms >= expires_ms
+    return turn.expiry_now_ms - since_ms >= turn.settings.offsets_retention_ms

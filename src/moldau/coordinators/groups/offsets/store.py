@@ -3,62 +3,75 @@
 The store changes only by replay.
 """
 
+import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import chain
+from typing import TypeAlias
 
+from moldau.coordinators.groups.offsets.packing import is_later, pack, times_ms, unpack
 from moldau.coordinators.groups.records import CommittedOffset
 from moldau.protocol.partitions import TopicPartition
 
-
-class StoredOffset(NamedTuple):
-    """A committed offset, and the log offset of the record that committed it."""
-
-    value: CommittedOffset
-    record_offset: int
+PackedByPartition: TypeAlias = dict[int, bytes]
+"""The packed offsets of a topic by partition."""
+PackedByTopic: TypeAlias = dict[str, PackedByPartition]
+"""The offsets of a group by topic."""
 
 
 class OffsetStore:
-    """Offsets by group and partition."""
+    """Offsets by group, topic and partition."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[TopicPartition, StoredOffset]] = {}
-        self._open: dict[int, dict[str, dict[TopicPartition, StoredOffset]]] = {}
+        self._groups: dict[str, PackedByTopic] = {}
+        self._open: dict[int, dict[str, PackedByTopic]] = {}
         self._open_by_group: dict[str, set[int]] = {}
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        stored = self._groups.get(group_id, {}).get(TopicPartition(topic, partition))
-        return None if stored is None else stored.value
+        packed = self._groups.get(group_id, {}).get(topic, {}).get(partition)
+        return None if packed is None else unpack(packed)
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
-        """Return the partitions with a committed offset, in the order of their first commits."""
-        return list(self._groups.get(group_id, ()))
+        """Return the partitions with a committed offset. Topics, and the partitions of each topic, have the
+        order of their first commits."""
+        return list(_partitions(self._groups.get(group_id, {})))
 
     def of_group(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Return a copy of the group's offsets, in the order of their first commits."""
-        return {partition: stored.value for partition, stored in self._groups.get(group_id, {}).items()}
+        """Return a copy of the group's offsets, in the order of :meth:`committed_partitions`."""
+        return {
+            TopicPartition(topic, partition): unpack(packed)
+            for topic, offsets in self._groups.get(group_id, {}).items()
+            for partition, packed in offsets.items()
+        }
+
+    def times_of_group(self, group_id: str) -> Iterator[tuple[str, int, int, int]]:
+        """For each of the group's offsets, yield its topic and partition, its commit timestamp, and its
+        expire timestamp or -1. The store must not change meanwhile."""
+        for topic, offsets in self._groups.get(group_id, {}).items():
+            for partition, packed in offsets.items():
+                yield topic, partition, *times_ms(packed)
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
         """Return all partitions with an offset, including offsets of open transactions."""
-        found = dict.fromkeys(self._groups.get(group_id, ()))
+        found = dict.fromkeys(_partitions(self._groups.get(group_id, {})))
         for producer_id in sorted(self._open_by_group.get(group_id, ())):
-            found.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
+            found.update(dict.fromkeys(_partitions(self._open[producer_id].get(group_id, {}))))
         return list(found)
 
     @property
     def count(self) -> int:
         """Number of committed offsets. Pending offsets of open transactions are not counted."""
-        return sum(map(len, self._groups.values()))
+        return sum(map(len, chain.from_iterable(map(dict.values, self._groups.values()))))
 
     def count_of(self, group_id: str) -> int:
         """Number of a group's committed offsets."""
-        return len(self._groups.get(group_id, ()))
+        return sum(map(len, self._groups.get(group_id, {}).values()))
 
     def has_partition(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether a partition has an offset. A pending offset of an open transaction also counts as an
         offset."""
-        return partition in self._groups.get(group_id, ()) or any(
-            partition in self._open[producer_id].get(group_id, ())
-            for producer_id in self._open_by_group.get(group_id, ())
+        topic, number = partition
+        return number in self._groups.get(group_id, {}).get(topic, ()) or self.is_unstable(
+            group_id, topic, number
         )
 
     def has(self, group_id: str) -> bool:
@@ -70,7 +83,7 @@ class OffsetStore:
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction contains an offset of the partition (KIP-447)."""
         return any(
-            (topic, partition) in self._open[producer_id].get(group_id, ())
+            partition in self._open[producer_id].get(group_id, {}).get(topic, ())
             for producer_id in self._open_by_group.get(group_id, ())
         )
 
@@ -90,41 +103,68 @@ class OffsetStore:
         transactional: bool,
     ) -> None:
         """Apply a commit. A commit of a transaction stays pending until the transaction ends."""
-        stored = StoredOffset(value, record_offset)
+        topic, number = partition
+        offsets = self.offsets_for(group_id, topic, producer_id, transactional)
+        offsets[number] = pack(value, record_offset)
+
+    def offsets_for(
+        self, group_id: str, topic: str, producer_id: int, transactional: bool
+    ) -> PackedByPartition:
+        """Return the offsets to which the commits of a topic must be added. If there are none, they are
+        made, and the caller must add an offset at once."""
         if transactional:
-            self._open.setdefault(producer_id, {}).setdefault(group_id, {})[partition] = stored
+            groups = self._open.setdefault(producer_id, {})
             self._open_by_group.setdefault(group_id, set()).add(producer_id)
         else:
-            self._groups.setdefault(group_id, {})[partition] = stored
+            groups = self._groups
+        topics = groups.get(group_id)
+        if topics is None:
+            topics = groups[group_id] = {}
+        offsets = topics.get(topic)
+        if offsets is None:
+            # Thousands of groups have commits of the same topic, and share its name.
+            offsets = topics[sys.intern(topic)] = {}
+        return offsets
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
         """Apply a tombstone. The tombstone also removes the pending offsets of open transactions for the
         partition."""
-        offsets = self._groups.get(group_id)
-        if offsets is not None:
-            offsets.pop(partition, None)
-            if not offsets:
-                del self._groups[group_id]
+        topic, number = partition
+        topics = self._groups.get(group_id)
+        if topics is not None and topic in topics:
+            topics[topic].pop(number, None)
+            if not topics[topic]:
+                del topics[topic]
+                if not topics:
+                    del self._groups[group_id]
         for producer_id in self._open_by_group.get(group_id, ()):
-            self._open[producer_id].get(group_id, {}).pop(partition, None)
+            self._open[producer_id].get(group_id, {}).get(topic, {}).pop(number, None)
 
     def end_transaction(self, producer_id: int, committed: bool) -> list[str]:
         """Apply or drop the offsets of a transaction. Returns the affected groups."""
         ended = self._open.pop(producer_id, {})
-        for group_id, offsets in ended.items():
+        for group_id, topics in ended.items():
             producers = self._open_by_group[group_id]
             producers.discard(producer_id)
             if not producers:
                 del self._open_by_group[group_id]
             if committed:
-                self._merge(group_id, offsets)
+                self._merge(group_id, topics)
         return list(ended)
 
-    def _merge(self, group_id: str, offsets: dict[TopicPartition, StoredOffset]) -> None:
+    def _merge(self, group_id: str, topics: PackedByTopic) -> None:
         # If two records commit an offset for the same partition, the record with the higher log offset is
         # used, even if its transaction ended earlier. Compaction keeps only this record, and a replay of the
         # compacted log must give the same state.
-        for partition, stored in offsets.items():
-            present = self._groups.get(group_id, {}).get(partition)
-            if present is None or stored.record_offset > present.record_offset:
-                self._groups.setdefault(group_id, {})[partition] = stored
+        for topic, pending in topics.items():
+            if not pending:
+                continue  # a tombstone has removed them
+            offsets = self._groups.setdefault(group_id, {}).setdefault(topic, {})
+            for partition, packed in pending.items():
+                present = offsets.get(partition)
+                if present is None or is_later(packed, present):
+                    offsets[partition] = packed
+
+
+def _partitions(topics: PackedByTopic) -> Iterator[TopicPartition]:
+    return (TopicPartition(topic, partition) for topic, offsets in topics.items() for partition in offsets)

@@ -13,7 +13,12 @@ from moldau.records import Record, build_batch
 from moldau.records.batch import iter_headers, parse_header
 from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
 from moldau.records.record import iter_records
-from moldau.storage.critical_logs.integrity_check import DURABLE_OFFSET, DamagedLogError, IntegrityRules
+from moldau.storage.critical_logs.integrity_check import (
+    DURABLE_OFFSET,
+    DamagedLogError,
+    DurableOffset,
+    IntegrityRules,
+)
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.folders.file_names import LEADER_EPOCHS
 from moldau.storage.log.config import LogConfig
@@ -364,3 +369,29 @@ def test_a_durable_offset_without_a_checksum_is_read(box: Any) -> None:
     report = RecoveryReport()
     assert open_log(box, KILLED, report).end_offset == 12
     assert report.count(RepairKind.REBUILT) == 0
+
+
+def checksum_of_batch_at(log: SnapshotLog, offset: int) -> int:
+    return parse_header(b"".join(log.read(offset, 1).views)).crc
+
+
+def test_each_sync_stores_the_checksum_of_the_last_batch(box: Any) -> None:
+    """Appends remember the checksum. After a truncation, it is read from the file."""
+
+    def stored() -> tuple[int | None, int | None]:
+        durable = DurableOffset(box.disk, FOLDER)
+        return durable.read(), durable.checksum
+
+    async def scenario() -> None:
+        log = open_log(box, KILLED)
+        log.initialize_epoch(1)
+        for number in range(3):
+            append(log, number)
+            await log.flush()
+            assert stored() == (2 * number + 2, checksum_of_batch_at(log, 2 * number))
+        await log.truncate_to(4)
+        append(log, 9)
+        await log.flush()
+        assert stored() == (6, checksum_of_batch_at(log, 4))
+
+    box.run(scenario())

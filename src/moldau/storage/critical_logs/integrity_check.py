@@ -93,12 +93,18 @@ class IntegrityRules:
 
 
 class DurableOffset:
-    """The file that stores the offset below which a log is durable."""
+    """The file that stores the offset below which a log is durable.
+
+    The file stays open between two syncs. Each system call of a worker thread costs more than the call
+    itself, because the thread must then wait for the interpreter.
+    """
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
         self.path = f"{folder}/{DURABLE_OFFSET}"
         self._lock = threading.Lock()
+        self._file: File | None = None
+        self._is_closed = False
         self._generation = 0
         self._noted = -1
         self._exists = False
@@ -137,7 +143,7 @@ class DurableOffset:
         ``checksum`` is the checksum of the batch that ends at ``offset``.
         """
         with self._lock:
-            if generation != self._generation or offset <= self._noted:
+            if generation != self._generation or offset <= self._noted or self._is_closed:
                 return
             self._noted = offset
             content = _encode(offset, checksum)
@@ -147,11 +153,9 @@ class DurableOffset:
                     self._disk.write_atomically(self.path, content)
                     self._exists = True
                     return
-                file = self._disk.open(self.path, create=True)
-                try:
-                    file.write_at(0, [content])
-                finally:
-                    file.close()
+                if self._file is None:
+                    self._file = self._disk.open(self.path, create=True)
+                self._file.write_at(0, [content])
 
     def lower(self, offset: int) -> None:
         """Lower the stored offset durably, before the log is truncated to ``offset``. This call blocks."""
@@ -163,7 +167,19 @@ class DurableOffset:
             except ValueError:
                 known = None
             if self._exists and (known is None or known > offset):
+                self._release()  # because another file gets this name
                 self._disk.write_atomically(self.path, _encode(offset))
+
+    def close(self) -> None:
+        """Release the file. Later calls of :meth:`note` do nothing."""
+        with self._lock:
+            self._is_closed = True
+            self._release()
+
+    def _release(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def _encode(offset: int, checksum: int | None = None, version: int = _VERSION) -> bytes:

@@ -14,6 +14,7 @@ from moldau.storage.log.admission import Admitted, admit, is_slow_to_admit
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.state.log_state import LogState
 from moldau.storage.producers.producer_state import BatchMetadata
+from moldau.storage.segments.batch_scan import checksum_in
 
 pack_prefix = Struct(">qii").pack
 """Packs base offset, batch length and leader epoch, because a leader overwrites these bytes of a batch."""
@@ -146,6 +147,8 @@ class Appender:
                 position += batch_size_bytes
                 offset = last_offset + 1
             segments.end_offset, segments.last_position = offset, position - batch_size_bytes
+            if segments.keeps_checksum:
+                segments.last_checksum = checksum_in(view, position - batch_size_bytes - begin)
         except OSError as error:
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)

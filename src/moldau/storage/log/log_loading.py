@@ -67,6 +67,7 @@ def load_log(
     durable = critical = None
     if integrity is not None:
         durable = DurableOffset(disk, folder)
+        segments.close_beside, segments.keeps_checksum = durable.close, True
         critical = _critical(disk, folder, integrity, durable, epochs, log_start_offset, report)
         recovery_point = max(recovery_point, critical.durable_offset)
     loaded = load_segments(

@@ -33,6 +33,10 @@ class SegmentedLog:
         self.end_offset = 0
         self.last_position = -1
         """Position of the last batch in the active segment; -1 when it must be searched."""
+        self.keeps_checksum = False
+        """Whether appends must store :attr:`last_checksum`, because each sync needs it."""
+        self.last_checksum: int | None = None
+        """Checksum of the last batch in the active segment; ``None`` when it must be read."""
         self.sealed_size_bytes = 0
         # The names of files that an earlier process created may not be synced yet.
         self.folder_changed = True
@@ -40,6 +44,9 @@ class SegmentedLog:
         """Offsets that were missing between segments when the log was opened."""
         self.changing = asyncio.Lock()
         """A lock for operations on the files of segments that wait for the disk."""
+        self.close_beside: Callable[[], None] = lambda: None
+        """Closes the log's files that are not files of segments. It is called together with the segments'
+        release."""
         self._holders = 0
         self._released: list[Segment] = []
 
@@ -195,6 +202,7 @@ class SegmentedLog:
         active = self.active = self.segments[-1]
         self.sealed_size_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
         self.end_offset, self.last_position = active.truncate_to(offset), -1
+        self.last_checksum = None
 
         def cut_files() -> None:
             self.drop_files(dropped)
@@ -339,8 +347,10 @@ class SegmentedLog:
         """Write the indexes to their files and release the files."""
         for segment in self.segments:
             segment.close()
+        self.close_beside()
 
     def abandon(self) -> None:
         """Release the files without writing."""
+        self.close_beside()
         for segment in self.segments:
             self._release(segment)

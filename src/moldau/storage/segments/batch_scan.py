@@ -45,6 +45,11 @@ def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
     )
 
 
+def checksum_in(batches: memoryview, at: int) -> int:
+    """Return the checksum in the header of the batch at the index ``at``."""
+    return int.from_bytes(batches[at + _CHECKSUM_AT : at + _CHECKSUM_AT + 4], "big")
+
+
 def checksum_at(file: File, position: int) -> int:
     """Return the checksum in the header of the batch at ``position``."""
     return int.from_bytes(file.read_at(position + _CHECKSUM_AT, 4), "big")

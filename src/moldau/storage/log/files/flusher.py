@@ -68,14 +68,17 @@ class LogFlusher:
         if self._durable is None:
             return _nothing
         segments = self._state.segments
-        last = segments.last_batch() if offset == segments.end_offset else None
-        return partial(self._note_durable, self._durable, offset, self._durable.generation, last)
+        note = partial(self._durable.note, offset, self._durable.generation)
+        if offset != segments.end_offset:
+            return note
+        if segments.last_checksum is not None:
+            return partial(note, segments.last_checksum)
+        last = segments.last_batch()
+        return note if last is None else partial(self._note_with_checksum, note, last)
 
     @staticmethod
-    def _note_durable(
-        durable: DurableOffset, offset: int, generation: int, last: tuple[File, int] | None
-    ) -> None:
-        durable.note(offset, generation, None if last is None else checksum_at(*last))
+    def _note_with_checksum(note: Callable[[int], None], last: tuple[File, int]) -> None:
+        note(checksum_at(*last))
 
     def _sync_beside(self) -> None:
         """Sync the leader epochs and producer snapshots. Without them, batches are not durable. This call

@@ -16,6 +16,8 @@ from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.waiters import Waiter
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log.state.disk_access import DiskAccess
+from moldau.storage.log.state.offsets import LogOffsets
 
 
 class SessionFetches:
@@ -59,39 +61,45 @@ class SessionFetches:
 class IdleFollower:
     """The idle periods of a follower of one partition, in one fetch session."""
 
-    __slots__ = ("_end_offset", "_fetches", "_key", "_leader", "_log", "_log_start_offset", "_replica_id")
+    __slots__ = ("_access", "_fetches", "_key", "_leader", "_log_start_offset", "_offsets", "_replica_id")
 
     def __init__(self, fetches: SessionFetches, key: PartitionKey) -> None:
         self._fetches = fetches
         self._key = key
         self._leader: LeaderReplica | None = None
-        """The term of the leader. This value and the log are ``None`` if this is no idle period."""
-        self._log: PartitionLog | None = None
-        self._replica_id = self._end_offset = self._log_start_offset = -1
+        """The term of the leader. This value and the parts of the log are ``None`` outside of an idle period.
+        """
+        # A fetch checks many idle partitions, and the parts of the log are seldom in the CPU's caches.
+        # Therefore few of them are used, without the log itself.
+        self._offsets: LogOffsets | None = None
+        self._access: DiskAccess | None = None
+        self._replica_id = self._log_start_offset = -1
 
     def begin(
         self, replica_id: int, leader: LeaderReplica, log: PartitionLog, now_ms: Callable[[], int]
     ) -> None:
         """Begin an idle period. :meth:`LeaderReplica.idle_follower_fetched` has just recorded the fetch."""
-        self._leader, self._log, self._replica_id = leader, log, replica_id
-        self._end_offset, self._log_start_offset = log.segments.end_offset, log.offsets.log_start_offset
+        self._leader, self._replica_id = leader, replica_id
+        self._offsets, self._access = log.offsets, log.access
+        self._log_start_offset = log.offsets.log_start_offset
         self._fetches.idle_since(leader.begin_idle(replica_id, self), now_ms)
 
     @property
     def lasts(self) -> bool:
         """Whether the follower still knows everything. The leader's term ends the period when its own state
         changes. It does not know all changes of the log, therefore these are checked here."""
-        log = self._log
+        offsets, access = self._offsets, self._access
         return (
-            log is not None
-            and log.segments.end_offset == self._end_offset
-            and log.offsets.log_start_offset == self._log_start_offset
-            and log.access.failure is None
+            offsets is not None
+            and access is not None
+            and offsets.log_start_offset == self._log_start_offset
+            and access.failure is None
         )
 
     def end(self) -> None:
         """End the period. The leader then knows the time of the last fetch."""
-        leader, self._leader, self._log = self._leader, None, None
+        leader, self._leader = self._leader, None
+        self._offsets = self._access = None
         if leader is not None:
             leader.end_idle(self._replica_id, self, self._fetches.last_ms)
             self._fetches.changed(self._key)

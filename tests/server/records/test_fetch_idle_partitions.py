@@ -24,7 +24,6 @@ from moldau.protocol.messages.fetch import (
     ReplicaState,
 )
 from moldau.protocol.partitions import PartitionKey, TopicPartition
-from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
@@ -319,13 +318,6 @@ def fail_disk(broker: Leadership) -> None:
         broker.partitions[1].log.access.fail("reading", OSError(errno.EIO, "broken"))
 
 
-def append_to_the_log(broker: Leadership) -> None:
-    """Append like an append that must be flushed before the leader counts it."""
-    batch = memoryview(build_batch([Record(0, 1, b"k", b"v", ())]))
-    headers = validate_produce(batch, max_batch_bytes=1 << 20)
-    broker.partitions[1].log.append_as_leader(bytes(batch), headers, EPOCH)
-
-
 VISITS: dict[str, Callable[[Leadership], object]] = {
     "an append": lambda broker: broker.append(1),
     "a new term": lambda broker: broker.partitions[1].become_leader(EPOCH + 1, EVERYBODY, EVERYBODY),
@@ -337,7 +329,6 @@ VISITS: dict[str, Callable[[Leadership], object]] = {
     ),
     "a higher log start": lambda broker: broker.partitions[1].log.update_log_start_offset(1),
     "a failed disk": fail_disk,
-    "a record that is not flushed yet": append_to_the_log,
 }
 
 

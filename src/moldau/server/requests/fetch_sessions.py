@@ -73,6 +73,8 @@ class FetchSession:
 
     def due(self) -> list[tuple[FetchTarget, SessionPosition]]:
         """The partitions that are not idle, in their order."""
+        if not [1 for each in self.positions.values() if (idle := each.idle) is None or not idle.lasts]:
+            return []
         due = [item for item in self.positions.items() if (idle := item[1].idle) is None or not idle.lasts]
         for _, position in due:
             position.end_idle()

@@ -383,6 +383,8 @@ class LeaderReplica:
         if self.pending is not None:
             send_again, self._must_send_again = self._must_send_again, False
             return self.pending if send_again else None
+        if self._is_complete(now_ms, lag_ms_max):
+            return None
         self._joining = {
             replica
             for replica in self._joining
@@ -395,6 +397,15 @@ class LeaderReplica:
             self.pending = InSyncProposal(self.leader_epoch, self.partition_epoch, tuple(members))
         self._bounds_changed()
         return self.pending
+
+    def _is_complete(self, now_ms: int, lag_ms_max: int) -> bool:
+        """Whether all followers are in sync and may stay. This is the usual case of a regular check. It makes
+        no objects, because a broker that leads thousands of partitions makes the garbage collector visit
+        them."""
+        return not self._joining and all(
+            replica in self.in_sync and not self._lags(progress, now_ms, lag_ms_max)
+            for replica, progress in self.followers.items()
+        )
 
     def _member(self, replica: int, local_broker_epoch: int) -> InSyncMember:
         if replica == self.local_id:

@@ -42,6 +42,13 @@ steps = st.lists(
     ),
     max_size=12,
 )
+steps_of_idle_followers = st.one_of(
+    st.tuples(st.just("append"), st.none()),
+    st.tuples(st.just("set"), st.sampled_from([(1, 2), (1, 2, 3)])),
+    st.tuples(st.just("other"), st.none()),
+    st.tuples(st.just("full fetch"), st.none()),
+    st.tuples(st.just("fetch"), st.sampled_from(["first session", "second session"])),
+)
 
 
 def state(leader: LeaderReplica) -> dict[str, object]:
@@ -84,6 +91,57 @@ def test_the_short_way_records_the_same_as_a_fetch(
     leader = before
     assert not fetched(last)
     assert state(leader) == after
+
+
+class Period:
+    """An idle period of a follower in one session of fetches."""
+
+    def __init__(self, leader: LeaderReplica, replica: int, now_ms: int) -> None:
+        self.leader, self.replica, self.last_ms = leader, replica, now_ms
+        leader.begin_idle(replica, self)
+
+    def end(self) -> None:
+        self.leader.end_idle(self.replica, self, self.last_ms)
+
+
+@given(st.lists(steps_of_idle_followers, max_size=20))
+def test_the_end_of_an_idle_period_records_the_same_as_all_its_fetches(
+    history: list[tuple[str, object]],
+) -> None:
+    """Two sessions of the same follower fetch alternately. One leader records each fetch. The other leader
+    records idle periods."""
+    leaders = [
+        LeaderReplica(1, LeaderAndIsr(EPOCH, (1, 2, 3), (1, 2, 3)), ReplicaOffsets(0, 0), now_ms=0)
+        for _ in range(2)
+    ]
+    each_fetch, periods = leaders
+    sessions: dict[object, Period] = {}
+    for now_ms, (kind, value) in enumerate(history, 1):
+        if kind == "append":
+            for leader in leaders:
+                leader.local_append(leader.log_end_offset + 1)
+        elif kind == "set":
+            for leader in leaders:
+                leader.set_changed(value, leader.partition_epoch + 1)  # type: ignore[arg-type]
+        elif kind == "other":
+            for leader in leaders:
+                leader.follower_fetched(OTHER, leader.log_end_offset, now_ms)
+        elif kind == "full fetch":
+            for leader in leaders:
+                leader.follower_fetched(FOLLOWER, leader.log_end_offset, now_ms)
+        else:
+            end = each_fetch.log_end_offset
+            period = sessions.get(value)
+            if period is not None and periods.followers[FOLLOWER].idle is period:
+                period.last_ms = now_ms
+            elif periods.idle_follower_fetched(FOLLOWER, end, now_ms, broker_epoch=-1, log_start_offset=-1):
+                sessions[value] = Period(periods, FOLLOWER, now_ms)
+            else:
+                periods.follower_fetched(FOLLOWER, end, now_ms)
+            each_fetch.follower_fetched(FOLLOWER, end, now_ms)
+        assert periods.lagging(now_ms, 3) == each_fetch.lagging(now_ms, 3)
+    periods.end_idle_periods()
+    assert state(periods) == state(each_fetch)
 
 
 class IdlePartition:

@@ -98,3 +98,15 @@ def test_the_watermark_never_moves_back_and_never_passes_an_in_sync_replica(
             leader.follower_fetched(follower, ends[follower], now_ms=0)
         assert previous <= leader.high_watermark <= min(ends.values())
         previous = leader.high_watermark
+
+
+def test_a_check_of_a_complete_in_sync_set_makes_no_objects() -> None:
+    leader = leadership()
+    for follower in (2, 3):
+        leader.follower_fetched(follower, 0, now_ms=0)
+    before = leader._joining, leader._bounding, leader.in_sync
+    assert leader.propose(60_000, 30_000, local_broker_epoch=1) is None
+    after = leader._joining, leader._bounding, leader.in_sync
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    leader.local_append(7)
+    assert leader.propose(60_000, 30_000, local_broker_epoch=1) is not None

@@ -156,7 +156,23 @@ def test_a_reference_cycle_that_is_garbage_is_not_frozen(collector: None) -> Non
     play(story)
 
 
-def test_objects_of_a_node_that_does_not_grow_are_not_frozen(collector: None) -> None:
+def test_objects_are_frozen_when_their_number_does_not_change(collector: None) -> None:
+    async def story() -> None:
+        _, gone = rings_of(1)
+        kept, _ = rings_of(2 * garbage_collection.STABLE_OBJECTS)
+        for _ in range(3):
+            await asyncio.sleep(0.6 * garbage_collection.STABLE_S)
+            assert garbage_collection._new_objects() > len(kept)
+            kept += rings_of(2 * garbage_collection.STABLE_CHANGE)[0]
+        await asyncio.sleep(1.5 * garbage_collection.STABLE_S)
+        assert garbage_collection._new_objects() < garbage_collection.STABLE_OBJECTS
+        assert gc.get_freeze_count() > len(kept)
+        assert gone() is None
+
+    play(story)
+
+
+def test_few_objects_of_a_node_that_does_not_grow_are_not_frozen(collector: None) -> None:
     async def story() -> None:
         before = gc.get_freeze_count()
         rings, last = rings_of(100)

@@ -123,7 +123,7 @@ class PartitionReader:
         if leader is None or self._snapshots is not None or log.is_offline:
             return False
         offset, last_epoch = position.fetch_offset, position.last_fetched_epoch
-        return (
+        is_idle = (
             position.current_leader_epoch == leader.leader_epoch
             and offset == log.segments.end_offset
             and (last_epoch < 0 or last_epoch == log.leader_epochs.latest_epoch)
@@ -138,6 +138,9 @@ class PartitionReader:
                 log_start_offset=position.log_start_offset,
             )
         )
+        if is_idle and position.idle is not None:
+            position.idle.begin(replica_id, leader, log, self._leading.now_ms)
+        return is_idle
 
     def _outside(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
         """The answer to a read of an offset that this log does not have."""

@@ -20,13 +20,26 @@ response or the metadata (:meth:`LeaderReplica.set_changed`), or a failure
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.role_names import ReplicaRole
 
 UNKNOWN_EPOCH = -1
 """The value for an unknown broker epoch. Requests of older versions have no field for the epoch."""
+
+
+class IdlePeriod(Protocol):
+    """A period in which a follower fetches again and again, and each fetch changes only the times of the
+    follower. The leader does not record these fetches one by one.
+
+    The follower is in sync, and all records are committed. Therefore the watermark cannot move before an
+    append or a change of the in-sync set, and these end the period.
+    """
+
+    def end(self) -> None:
+        """End the period. Calls :meth:`LeaderReplica.end_idle` with the time of the last fetch."""
+        ...
 
 
 @dataclass(slots=True)
@@ -43,6 +56,8 @@ class FollowerProgress:
     last_fetch_ms: int = 0
     broker_epoch: int = UNKNOWN_EPOCH
     """The follower's broker epoch at its last fetch (KIP-903)."""
+    idle: IdlePeriod | None = None
+    """The idle period in progress. Its end records the last time."""
 
 
 class InSyncMember(NamedTuple):
@@ -145,6 +160,8 @@ class LeaderReplica:
         self.alone = False
         """Whether an append moves the watermark immediately, because it needs neither another replica nor a
         sync."""
+        self._has_idle = False
+        """Whether some followers may be in idle periods."""
         self._bounds_changed()
 
     # -- the log --------------------------------------------------------------------------------
@@ -152,6 +169,8 @@ class LeaderReplica:
     def local_append(self, log_end_offset: int) -> bool:
         """Record the new end of the local log. Returns whether the high watermark moved."""
         self.log_end_offset = log_end_offset
+        if self._has_idle:
+            self.end_idle_periods()
         if self.alone:
             self.acknowledged_offset = log_end_offset
             moved = log_end_offset > self.high_watermark
@@ -197,6 +216,8 @@ class LeaderReplica:
         progress = self.followers.get(replica_id)
         if progress is None or UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch:
             return False
+        if progress.idle is not None:
+            progress.idle.end()
         if fetch_offset >= self.log_end_offset:
             progress.last_caught_up_ms = now_ms
         elif fetch_offset >= progress.leader_end_at_last_fetch:
@@ -235,9 +256,33 @@ class LeaderReplica:
             or not fetch_offset == self.log_end_offset == self.high_watermark
         ):
             return False
+        if progress.idle is not None:
+            progress.idle.end()
         progress.last_caught_up_ms = progress.last_fetch_ms = now_ms
         progress.leader_end_at_last_fetch = fetch_offset
         return True
+
+    def begin_idle(self, replica_id: int, period: IdlePeriod) -> int:
+        """Begin an idle period of a follower, after :meth:`idle_follower_fetched` has recorded a fetch.
+        Returns the time of this fetch."""
+        progress = self.followers[replica_id]
+        progress.idle = period
+        self._has_idle = True
+        return progress.last_fetch_ms
+
+    def end_idle(self, replica_id: int, period: IdlePeriod, last_fetch_ms: int) -> None:
+        """Record the end of an idle period, and the time of the last fetch in it."""
+        progress = self.followers.get(replica_id)
+        if progress is not None and progress.idle is period:
+            progress.idle = None
+            progress.last_caught_up_ms = progress.last_fetch_ms = last_fetch_ms
+
+    def end_idle_periods(self) -> None:
+        """End the idle periods of all followers, because the state of this replica changes."""
+        self._has_idle = False
+        for progress in self.followers.values():
+            if progress.idle is not None:
+                progress.idle.end()
 
     def end_offsets_with(self, offset: int) -> dict[int, int]:
         """The log ends of in-sync followers, by the ids of the followers. A follower is included if its log
@@ -322,6 +367,7 @@ class LeaderReplica:
             # based on an old epoch, which the controller refuses.
             self.pending, self._must_send_again = None, False
         self.partition_epoch = partition_epoch
+        self.end_idle_periods()
         self.in_sync = frozenset(in_sync)
         if replicas is not None:
             known = self.followers
@@ -339,6 +385,8 @@ class LeaderReplica:
         if self.pending is not None:
             send_again, self._must_send_again = self._must_send_again, False
             return self.pending if send_again else None
+        if self._is_complete(now_ms, lag_ms_max):
+            return None
         self._joining = {
             replica
             for replica in self._joining
@@ -351,6 +399,15 @@ class LeaderReplica:
             self.pending = InSyncProposal(self.leader_epoch, self.partition_epoch, tuple(members))
         self._bounds_changed()
         return self.pending
+
+    def _is_complete(self, now_ms: int, lag_ms_max: int) -> bool:
+        """Whether all followers are in sync and may stay. This is the usual case of a regular check. It makes
+        no objects, because a broker that leads thousands of partitions makes the garbage collector visit
+        them."""
+        return not self._joining and all(
+            replica in self.in_sync and not self._lags(progress, now_ms, lag_ms_max)
+            for replica, progress in self.followers.items()
+        )
 
     def _member(self, replica: int, local_broker_epoch: int) -> InSyncMember:
         if replica == self.local_id:

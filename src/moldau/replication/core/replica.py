@@ -103,6 +103,7 @@ class Replica:
             return role.set_changed(in_sync, partition_epoch, replicas)
         if not self._may_move(ReplicaRole.LEADER, leader_epoch):
             return False
+        self._end_idle_periods()
         known = min(role.high_watermark, log_end_offset)
         self.role = LeaderReplica(
             self.local_id,
@@ -125,6 +126,7 @@ class Replica:
             return False
         if not self._may_move(ReplicaRole.FOLLOWER, leader_epoch):
             return False
+        self._end_idle_periods()
         self.role = FollowerReplica(leader_epoch, leader_id, role.high_watermark, self.policy)
         return True
 
@@ -136,9 +138,14 @@ class Replica:
             return False
         if not self._may_move(ReplicaRole.RESIGNED, leader_epoch):
             return False
+        self._end_idle_periods()
         has_led = isinstance(role, LeaderReplica) and role.leader_epoch == leader_epoch
         self.role = ResignedReplica(leader_epoch, role.high_watermark, has_led=has_led)
         return True
+
+    def _end_idle_periods(self) -> None:
+        if isinstance(self.role, LeaderReplica):
+            self.role.end_idle_periods()
 
     def _may_move(self, target: ReplicaRole, leader_epoch: int) -> bool:
         """Whether the replica may change to the role ``target`` in this epoch. The result is False for an

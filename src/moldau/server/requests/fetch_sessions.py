@@ -5,11 +5,12 @@ responses contain only partitions with new data. A session belongs to a single f
 one with each request. A session may be evicted when the cache is full.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from moldau.replication.idle_followers import IdleFollower, SessionFetches
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 INVALID_SESSION_ID: Final = 0
@@ -39,6 +40,13 @@ class SessionPosition:
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
     told_error: bool = False
+    idle: IdleFollower | None = field(default=None, compare=False, repr=False)
+    """The idle periods of this partition, if the fetcher is a follower."""
+
+    def end_idle(self) -> None:
+        """End the idle period, if there is one."""
+        if self.idle is not None:
+            self.idle.end()
 
 
 class FetchSession:
@@ -51,6 +59,31 @@ class FetchSession:
         self.positions = positions
         self.last_used_s = now_s
         self.created_s = now_s
+        self.fetches = SessionFetches()
+        """The fetches of a follower. For a consumer this object is not used."""
+
+    def begin(self, sender: tuple[int, int], *, is_forbidden: bool) -> None:
+        """Record a fetch of a follower, before its partitions are visited. ``sender`` is the broker id and
+        the broker epoch of the follower. If the partitions are forbidden, all of them must be visited, and
+        get errors."""
+        if is_forbidden or self.fetches.sender != sender:
+            self.end_idle_periods()
+        self.fetches.sender = sender
+        self.fetches.begin()
+
+    def due(self) -> list[tuple[FetchTarget, SessionPosition]]:
+        """The partitions that are not idle, in their order."""
+        if not [1 for each in self.positions.values() if (idle := each.idle) is None or not idle.lasts]:
+            return []
+        due = [item for item in self.positions.items() if (idle := item[1].idle) is None or not idle.lasts]
+        for _, position in due:
+            position.end_idle()
+        return due
+
+    def end_idle_periods(self) -> None:
+        """End the idle periods of all partitions."""
+        for position in self.positions.values():
+            position.end_idle()
 
     def update(
         self, changed: Mapping[FetchTarget, SessionPosition], forgotten: Iterable[FetchTarget]
@@ -61,6 +94,7 @@ class FetchSession:
             if known is None:
                 self.positions[target] = position
             else:
+                known.end_idle()
                 known.fetch_offset = position.fetch_offset
                 known.max_bytes = position.max_bytes
                 if known.current_leader_epoch != position.current_leader_epoch:
@@ -71,7 +105,8 @@ class FetchSession:
                 known.last_fetched_epoch = position.last_fetched_epoch
                 known.log_start_offset = position.log_start_offset
         for target in forgotten:
-            self.positions.pop(target, None)
+            if (dropped := self.positions.pop(target, None)) is not None:
+                dropped.end_idle()
 
     def served(self, target: FetchTarget) -> None:
         """Move a partition that returned data to the end, so that the other partitions are read first next
@@ -96,8 +131,9 @@ class FetchScope:
     def session_id(self) -> int:
         return self.session.session_id if self.session is not None else INVALID_SESSION_ID
 
-    def items(self) -> Iterator[tuple[FetchTarget, SessionPosition]]:
-        yield from self.positions.items()
+    def follower_session(self, replica_id: int) -> FetchSession | None:
+        """The session, if the request is an incremental request of a follower."""
+        return self.session if self.incremental and replica_id >= 0 else None
 
 
 class FetchSessions:
@@ -125,7 +161,8 @@ class FetchSessions:
         Raises ``KafkaError`` with ``fetch_session_id_not_found`` or ``invalid_fetch_session_epoch``.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            if (former := self._sessions.pop(session_id, None)) is not None:
+                former.end_idle_periods()
             positions = dict(requested)
             if epoch == FINAL_EPOCH or not positions:
                 return FetchScope(None, positions, incremental=False)
@@ -168,5 +205,6 @@ class FetchSessions:
 
     def _drop(self, session: FetchSession) -> bool:
         del self._sessions[session.session_id]
+        session.end_idle_periods()
         self.eviction_count += 1
         return True

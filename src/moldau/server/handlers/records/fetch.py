@@ -19,6 +19,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.protocol.partitions import PartitionKey
+from moldau.replication.idle_followers import IdleFollower
 from moldau.replication.partition_interface import ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
@@ -82,6 +83,27 @@ def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
     return Fetcher(request.replica_id, -1, rack, near, memory, None)
 
 
+def _begin(scope: FetchScope, fetcher: Fetcher, forbidden: frozenset[FetchTarget]) -> None:
+    """Begin a pass over the partitions of a request."""
+    session = scope.follower_session(fetcher.replica_id)
+    if session is not None:
+        session.begin((fetcher.replica_id, fetcher.broker_epoch), is_forbidden=bool(forbidden))
+
+
+def _note_waiter(scope: FetchScope, fetcher: Fetcher, waiter: Waiter[PartitionKey]) -> None:
+    """Let a waiting request also wait for the idle partitions of its session."""
+    session = scope.follower_session(fetcher.replica_id)
+    if session is not None:
+        session.fetches.wait(waiter)
+
+
+def _due(scope: FetchScope, fetcher: Fetcher) -> list[tuple[FetchTarget, SessionPosition]]:
+    """The partitions that must be visited. The positions of a session may change while other work runs,
+    therefore the list is a copy."""
+    session = scope.follower_session(fetcher.replica_id)
+    return list(scope.positions.items()) if session is None else session.due()
+
+
 @dataclass(slots=True)
 class Gathering:
     """The result of one pass over all partitions of a request."""
@@ -93,7 +115,9 @@ class Gathering:
     redirection, and when the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka.
     """
     keys: list[PartitionKey] = field(default_factory=list)
-    """Partitions that could add bytes to the response when they grow."""
+    """Partitions that could add bytes to the response when they grow, except idle partitions."""
+    has_idle: bool = False
+    """Whether some partitions are idle (:mod:`moldau.replication.idle_followers`)."""
 
 
 @dataclass(slots=True)
@@ -153,6 +177,7 @@ class FetchHandlers:
         forbidden = self._forbidden(context, scope, fetcher)
         if len(scope.positions) > POSITIONS_AT_ONCE:
             return self._fetch_in_turns(scope, request, fetcher, forbidden)
+        _begin(scope, fetcher, forbidden)
         pending = self._gather(scope, request, fetcher, forbidden)
         if isinstance(pending, Gathering) and self._is_enough(pending, request):
             return self._answer(scope, fetcher, pending)
@@ -184,10 +209,12 @@ class FetchHandlers:
         """Read the partitions and wait, like :meth:`fetch`. Other work can run between two partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
-        keys = await self._keys_in_turns(scope)
         while True:
+            _begin(scope, fetcher, forbidden)
+            keys = await self._keys_in_turns(scope, fetcher)
             # The request becomes a waiter before the first read, so that it misses no append.
             waiter = room.wait_until(keys, due)
+            _note_waiter(scope, fetcher, waiter)
             try:
                 gathering = await self._gather_in_turns(scope, request, fetcher, forbidden)
                 if not self._is_enough(gathering, request) and await waiter.future:
@@ -200,9 +227,9 @@ class FetchHandlers:
                 await asyncio.sleep(0)
             return rows.response()
 
-    async def _keys_in_turns(self, scope: FetchScope) -> list[PartitionKey]:
+    async def _keys_in_turns(self, scope: FetchScope, fetcher: Fetcher) -> list[PartitionKey]:
         keys: list[PartitionKey] = []
-        for count, target in enumerate(list(scope.positions), 1):
+        for count, (target, _) in enumerate(_due(scope, fetcher), 1):
             with contextlib.suppress(KafkaError):
                 keys.append(self._partitions.find(*target).key)
             if not count % POSITIONS_A_TURN:
@@ -242,7 +269,7 @@ class FetchHandlers:
             gathering.must_answer
             or gathering.size_bytes >= request.min_bytes
             or request.max_wait_ms <= 0
-            or not (gathering.outcomes or gathering.keys)
+            or not (gathering.outcomes or gathering.keys or gathering.has_idle)
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | PendingReads") -> None:
@@ -251,6 +278,7 @@ class FetchHandlers:
         # The request becomes a waiter before the remote reads end. These reads take a long time, and the
         # request must not miss an append during this time.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
+        _note_waiter(waiting.scope, waiting.fetcher, waiter)
         if isinstance(pending, PendingReads):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
         else:
@@ -267,10 +295,10 @@ class FetchHandlers:
         if not woken.result():
             self._finish(waiting, before)
             return
+        scope, fetcher, forbidden = waiting.scope, waiting.fetcher, waiting.forbidden
         try:
-            self._wait(
-                waiting, self._gather(waiting.scope, waiting.request, waiting.fetcher, waiting.forbidden)
-            )
+            _begin(scope, fetcher, forbidden)
+            self._wait(waiting, self._gather(scope, waiting.request, fetcher, forbidden))
         except Exception as error:
             waiting.answer.set_exception(error)
 
@@ -334,9 +362,10 @@ class FetchHandlers:
         remote: PendingReads | None = None
         budget = min(request.max_bytes, self._fetch_max_bytes)
         read_committed = request.isolation_level == READ_COMMITTED
-        may_skip = scope.incremental and fetcher.replica_id >= 0
-        # The positions of a session may change while other work runs.
-        for count, (target, position) in enumerate(list(scope.items()), 1):
+        session = scope.follower_session(fetcher.replica_id)
+        due = _due(scope, fetcher)
+        gathering.has_idle = len(due) < len(scope.positions)
+        for count, (target, position) in enumerate(due, 1):
             if not count % POSITIONS_A_TURN:
                 yield
             if forbidden and target in forbidden:
@@ -347,9 +376,15 @@ class FetchHandlers:
             except KafkaError as error:
                 note(gathering, target, position, ReadOutcome(error=error.code))
                 continue
+            if session is not None:
+                idle = position.idle = position.idle or IdleFollower(session.fetches, partition.key)
+                if partition.is_up_to_date(position, fetcher.replica_id, fetcher.broker_epoch):
+                    if idle.lasts:
+                        gathering.has_idle = True
+                    else:
+                        gathering.keys.append(partition.key)
+                    continue
             gathering.keys.append(partition.key)
-            if may_skip and partition.is_up_to_date(position, fetcher.replica_id, fetcher.broker_epoch):
-                continue
             # The arguments are positional, because named arguments take twice as long.
             read = ReadRequest(
                 position.fetch_offset,

@@ -1,6 +1,7 @@
 """Three nodes with replicated partitions, in virtual time. No fault causes the loss of an acknowledged
 record."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 
 from moldau.cluster.broker_lifecycle import BrokerLifecycle
+from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.decisions import brokers
 from moldau.cluster.decisions.partitions import alter_partition as partitions
 from moldau.cluster.decisions.partitions import partition_change, topic_rules
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.partitions import PartitionKey
+from moldau.protocol.schema import Message
 from moldau.replication import reads
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.fetching.replica_fetcher_manager import ReplicaFetcherManager
@@ -50,6 +54,12 @@ def test_batches_of_producers_are_known_after_restarts() -> None:
     """In this history all brokers restart while a producer has batches without responses. The producer sends
     all these batches again."""
     assert run_seed(SCENARIOS["replication-unsynced"](), 6).violations == []
+
+
+def test_a_broker_may_leave_while_the_disk_of_the_controller_is_slow() -> None:
+    """In this history the active controller syncs its log for 1.6 s while a broker stops, and cannot respond.
+    The broker waits for half of the session time-out, and stops without the agreement."""
+    assert run_seed(SCENARIOS["replication-rolling"](), 2100120).violations == []
 
 
 def test_a_cluster_repeats_its_history() -> None:
@@ -110,6 +120,31 @@ def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerLifecycle, "controlled_shutdown", leave)
 
 
+def left_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: a broker that stops waits only a short time for the controller's response."""
+    wait: Callable[..., Any] = BrokerLifecycle.controlled_shutdown
+
+    async def impatient(self: BrokerLifecycle, timeout_ms: int, silence_ms: int) -> bool:
+        agreed: bool = await wait(self, timeout_ms, silence_ms // 100)
+        return agreed
+
+    patch.setattr(BrokerLifecycle, "controlled_shutdown", impatient)
+
+
+def stops_unanswered(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: the controller does not respond to the heartbeat of a broker that stops, although it
+    could."""
+    handle: Callable[..., Any] = ControllerService.handle
+
+    async def mute(self: ControllerService, request: Message, *more: Any, **named: Any) -> Message:
+        if isinstance(request, BrokerHeartbeatRequest) and request.want_shut_down:
+            await asyncio.get_running_loop().create_future()
+        response: Message = await handle(self, request, *more, **named)
+        return response
+
+    patch.setattr(ControllerService, "handle", mute)
+
+
 def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: a new leader drops the watermark that it had as a follower."""
     init: Callable[..., None] = LeaderReplica.__init__
@@ -149,6 +184,8 @@ FLAWS = [
     (move_ended_early, "replication-moves", 23, LOST),
     (eligible_leaders_not_kept, "replication-unsynced", 3, LOST),
     (leaderships_kept, "replication-rolling", 0, "still leads"),
+    (left_too_early, "replication-rolling", 0, "still leads"),
+    (stops_unanswered, "replication-rolling", 4, "still leads"),
     (failed_directory_untold, "replication-directories", 0, "still leads"),
     (copies_forgotten, "replication-copies", 0, "do not come together"),
 ]

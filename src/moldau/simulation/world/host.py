@@ -11,7 +11,7 @@ from moldau.simulation.world.defects import DefectiveEntropy, Defects
 from moldau.simulation.world.disks.disk import SimulatedDisk
 from moldau.simulation.world.disks.sqlite import open_sqlite
 from moldau.simulation.world.process import Process
-from moldau.simulation.world.workers import SimulatedWorkers
+from moldau.simulation.world.workers import SimulatedWorkers, SyncJob
 
 if TYPE_CHECKING:
     from moldau.simulation.world.world import World
@@ -35,6 +35,8 @@ class Host:
         """The unexpected errors of each process."""
         self.clock = SimulatedClock(world.loop)
         self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
+        self.sync_jobs: list[SyncJob] = []
+        """The jobs of worker threads that have synced files on this host's disk."""
         self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)
 
     @property
@@ -52,7 +54,13 @@ class Host:
             self.clock,
             DefectiveEntropy(entropy, self.defects),
             disk,
-            SimulatedWorkers(self.world.loop, workers, delay_s=self.disk_delay_s, defects=self.defects),
+            SimulatedWorkers(
+                self.world.loop,
+                workers,
+                delay_s=self.disk_delay_s,
+                defects=self.defects,
+                sync_jobs=self.sync_jobs,
+            ),
             partial(open_sqlite, disk),
             boot_id=f"boot-{self.boot}",
         )

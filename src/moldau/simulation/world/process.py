@@ -33,6 +33,7 @@ class Process:
         "paused",
         "ready",
         "serves",
+        "synced",
         "tasks",
         "working",
     )
@@ -57,6 +58,8 @@ class Process:
         event loop runs."""
         self.loop_syncs: list[str] = []
         """Descriptions of syncs that blocked the event loop while the process served clients."""
+        self.synced: list[str] = []
+        """The paths that the running job of a worker thread has synced."""
         self._prune_at = _TASKS_PRUNE_MIN
 
     def context(self) -> contextvars.Context:
@@ -75,7 +78,9 @@ class Process:
     def note_sync(self, path: str) -> None:
         """Called at the beginning of a sync. If the process serves clients and this code does not run in a
         worker thread, record a violation."""
-        if self.serves and not self.working:
+        if self.working:
+            self.synced.append(path)
+        elif self.serves:
             calls = [call.name for call in traceback.extract_stack() if _SIMULATION not in call.filename]
             self.loop_syncs.append(f"{self.name}: sync of {path} on the loop, in {' > '.join(calls[-8:])}")
 

@@ -9,6 +9,7 @@ the result.
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from moldau.simulation.world.defects import DefectPlace, Defects
@@ -22,6 +23,16 @@ _BRITTLE = "_write_all"
 """The job that may raise an injected exception. It writes the broker's own commits into caches."""
 
 
+@dataclass(frozen=True, slots=True)
+class SyncJob:
+    """A job that has synced files or folders. Its times are in seconds of the event loop."""
+
+    began_s: float
+    ended_s: float
+    """The time at which the result arrives. It may be in the future."""
+    paths: tuple[str, ...]
+
+
 class SimulatedWorkers:
     """The simulated worker threads of a process. Implements :class:`moldau.runtime.Workers`. A job may
     overtake an earlier job."""
@@ -33,11 +44,14 @@ class SimulatedWorkers:
         *,
         delay_s: float = 0.001,
         defects: Defects | None = None,
+        sync_jobs: list[SyncJob] | None = None,
     ) -> None:
+        """Each job that syncs is added to ``sync_jobs`` when it takes effect."""
         self._loop = loop
         self._chance = chance
         self._delay_s = delay_s
         self._defects = defects
+        self._sync_jobs: list[SyncJob] = [] if sync_jobs is None else sync_jobs
         self._waiting: dict[int, Callable[[], None]] = {}
         self._number = 0
 
@@ -49,6 +63,7 @@ class SimulatedWorkers:
         answer: asyncio.Future[T] = self._loop.create_future()
         self._number += 1
         number = self._number
+        began_s = self._loop.time()
 
         def take_effect() -> None:
             if self._waiting.pop(number, None) is None:
@@ -57,6 +72,7 @@ class SimulatedWorkers:
             error: BaseException | None = None
             process = current_process(self._loop)
             process.working += 1
+            process.synced.clear()
             try:
                 if self._defects is not None and getattr(function, "__name__", "") == _BRITTLE:
                     self._defects.meet(DefectPlace.WORKER)
@@ -65,7 +81,11 @@ class SimulatedWorkers:
                 error = raised
             finally:
                 process.working -= 1
-            self._loop.call_later(self._delay(), _give, answer, result, error)
+            delay_s = self._delay()
+            if process.synced:
+                ended_s = self._loop.time() + delay_s
+                self._sync_jobs.append(SyncJob(began_s, ended_s, tuple(process.synced)))
+            self._loop.call_later(delay_s, _give, answer, result, error)
 
         self._waiting[number] = take_effect
         self._loop.call_later(self._delay(), take_effect)

@@ -33,6 +33,7 @@ from moldau.simulation.clients.client import (
 )
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.groups_at_work import GroupsAtWork
+from moldau.simulation.cluster.handovers import Handovers
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.cluster.node_config import BROKER_PORT, node_config
 from moldau.simulation.cluster.watermark_watch import WatermarkWatch
@@ -177,6 +178,9 @@ class ReplicationStory:
         self.node_ids: Final = sorted({*NODE_IDS, *controller_ids})
         """All nodes, brokers and controllers."""
         self.history = History(world.loop.elapsed_s)
+        config = node_config(NODE_IDS[0], NODE_IDS, controller_ids, properties)
+        silence_s = config.integer("broker.session.timeout.ms") / 2_000
+        self._handovers = Handovers(world, self.history, controller_ids, silence_s)
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
         self._lives: dict[int, int] = {}
@@ -223,6 +227,7 @@ class ReplicationStory:
             await self._on("settler", mover.settle())
         self.history.note("producers are done")
         await self._converge()
+        self._handovers.check()
         final_readers = [self._consumer(f"judge-{n}", n, observed=False) for n in range(len(PARTITIONS))]
         final = {each.partition: await self._on(each.name, each.read_to_end()) for each in final_readers}
         for reader in readers:
@@ -304,9 +309,10 @@ class ReplicationStory:
 
     async def _roll(self, nemesis: Nemesis, chance: random.Random) -> None:
         """Restart all nodes, one after another. Each time, wait first until all replicas are in sync. A
-        stopped node must not lead any partition."""
+        stopped node must not lead any partition, unless no controller could respond to it."""
         for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):
             await self._converge()
+            self._handovers.check()
             host = self._world.host(f"node-{node_id}")
             other_id = chance.choice([other for other in NODE_IDS if other != node_id])
             links = ((host.name, f"node-{other_id}"), (f"node-{other_id}", host.name))
@@ -316,11 +322,12 @@ class ReplicationStory:
                 for link in links:
                     self._world.network.cut(*link)
                 self._world.loop.call_later(chance.uniform(0.2, 0.9), self._heal, links)
+            metadata, began_s = self.nodes[other_id].metadata, self._world.loop.time()
+            controller_id = None if metadata is None else metadata.driver.leader_id
             await nemesis.stop(host)
-            metadata = self.nodes[other_id].metadata
             topic = None if metadata is None else metadata.publisher.image.topics.get(TOPIC)
             if not is_parted and topic and any(each.leader == node_id for each in topic.partitions):
-                self.history.violate(f"{host.name} has stopped and still leads")
+                self._handovers.still_leads(host.name, controller_id, began_s)
             await asyncio.sleep(chance.uniform(0.1, 3.0))
             nemesis.start(host)
 

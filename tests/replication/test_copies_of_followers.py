@@ -2,7 +2,13 @@
 
 import pytest
 
-from moldau.replication.fetching.catching_up import CHECK_S, CatchUpPace, CopyProgress, copy_limits, is_large
+from moldau.replication.fetching.catching_up import (
+    CHECK_S,
+    CatchUpPace,
+    CopyProgress,
+    copy_limits,
+    is_far_behind,
+)
 from moldau.replication.fetching.fetch_session import FetchLimits
 
 
@@ -41,4 +47,4 @@ def test_responses_of_copies_are_small(response: int, expected: int) -> None:
 
 @pytest.mark.parametrize(("size_bytes", "large"), [(262_143, False), (262_144, True)])
 def test_a_response_shows_that_a_follower_is_far_behind(size_bytes: int, large: bool) -> None:
-    assert is_large(size_bytes, FetchLimits()) is large
+    assert is_far_behind(size_bytes, FetchLimits()) is large

@@ -22,7 +22,7 @@ class Connection:
 
     alive: ClassVar[list["Connection"]] = []
 
-    def __init__(self, context: object, leader_id: int, move: Any, pace: object) -> None:
+    def __init__(self, context: object, leader_id: int, move: Any, pace: object = None) -> None:
         self.leader_id, self.move, self.pace = leader_id, move, pace
         self.partitions: dict[PartitionKey, Any] = {}
         self.caught_up: list[PartitionKey] = []
@@ -46,6 +46,21 @@ class Connection:
         self.alive.remove(self)
 
 
+@pytest.fixture(autouse=True)
+def without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_fetcher_manager, "ReplicaFetcher", Connection)
+    monkeypatch.setattr(Connection, "alive", [])
+
+
+def following_all() -> ReplicaFetcherManager:
+    """The fetchers of a broker that follows all partitions."""
+    ports: Any = (SimpleNamespace(),) * 4
+    fetchers = ReplicaFetcherManager(FetcherContext(9, FetcherSettings(), *ports))
+    for key in KEYS:
+        fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
+    return fetchers
+
+
 async def _sizes(fetchers: ReplicaFetcherManager) -> list[tuple[int, int]]:
     await asyncio.sleep(0)
     followed = [(key, each.leader_id) for each in Connection.alive for key in each.partitions]
@@ -53,15 +68,9 @@ async def _sizes(fetchers: ReplicaFetcherManager) -> list[tuple[int, int]]:
     return sorted((each.leader_id, len(each)) for each in Connection.alive)
 
 
-def test_partitions_move_when_the_number_of_connections_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_fetcher_manager, "ReplicaFetcher", Connection)
-    monkeypatch.setattr(Connection, "alive", [])
-    ports: Any = (SimpleNamespace(),) * 4
-
+def test_partitions_move_when_the_number_of_connections_changes() -> None:
     async def story() -> None:
-        fetchers = ReplicaFetcherManager(FetcherContext(9, FetcherSettings(), *ports))
-        for key in KEYS:
-            fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
+        fetchers = following_all()
         assert await _sizes(fetchers) == [(1, 4), (2, 4)]
         kept = list(Connection.alive)
         fetchers.resize(2)
@@ -78,15 +87,9 @@ def test_partitions_move_when_the_number_of_connections_changes(monkeypatch: pyt
     asyncio.run(story())
 
 
-def test_copies_have_a_connection_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_fetcher_manager, "ReplicaFetcher", Connection)
-    monkeypatch.setattr(Connection, "alive", [])
-    ports: Any = (SimpleNamespace(),) * 4
-
+def test_copies_have_a_connection_of_their_own() -> None:
     async def story() -> None:
-        fetchers = ReplicaFetcherManager(FetcherContext(9, FetcherSettings(), *ports))
-        for key in KEYS:
-            fetchers.follow(SimpleNamespace(key=key), key.topic_id.int)  # type: ignore[arg-type]
+        fetchers = following_all()
         first, second = Connection.alive
         assert first.pace is None
         first.move(KEYS[0])

@@ -107,6 +107,8 @@ def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
 
 def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
     """Does the same as :func:`iter_records`, but gets the result of :func:`open_batch`."""
+    # A RecordCursor reads the same records, but takes a tenth more time for its calls. Compaction reads all
+    # records in this way.
     count = header.records_count
     if count < 0:
         raise InvalidRecordError(f"the header of the batch says {count} records")

@@ -163,14 +163,13 @@ def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
 
 def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Inserted defect: nobody follows a partition that has left its connection to be copied."""
-    move: Callable[..., None] = ReplicaFetcherManager._move
+    begin: Callable[..., None] = ReplicaFetcherManager._begin_copy
 
-    def forgetful(self: ReplicaFetcherManager, copies: bool, key: PartitionKey) -> None:
-        move(self, copies, key)
-        if copies:
-            self.leave(key)
+    def forgetful(self: ReplicaFetcherManager, key: PartitionKey) -> None:
+        begin(self, key)
+        self.leave(key)
 
-    patch.setattr(ReplicaFetcherManager, "_move", forgetful)
+    patch.setattr(ReplicaFetcherManager, "_begin_copy", forgetful)
 
 
 LOST = "is lost|went back|out of range|not equal"

@@ -22,6 +22,7 @@ from moldau.storage.critical_logs.integrity_check import (
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.folders.file_names import LEADER_EPOCHS
 from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
@@ -393,5 +394,19 @@ def test_each_sync_stores_the_checksum_of_the_last_batch(box: Any) -> None:
         append(log, 9)
         await log.flush()
         assert stored() == (6, checksum_of_batch_at(log, 4))
+
+    box.run(scenario())
+
+
+def test_a_log_that_begins_anew_forgets_the_checksum_of_its_last_batch(box: Any) -> None:
+    async def scenario() -> None:
+        log = PartitionLog.open(box.machine, FOLDER, NAME, CONFIG, integrity=IntegrityRules())
+        content = build_batch([Record(0, 1_000, None, b"a", ())])
+        log.append_as_leader(content, [parse_header(content)], 1)
+        await log.flush()
+        await log.truncate_fully_and_start_at(7)
+        await log.flush()
+        durable = DurableOffset(box.disk, FOLDER)
+        assert (durable.read(), durable.checksum) == (7, None)
 
     box.run(scenario())

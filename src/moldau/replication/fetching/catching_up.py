@@ -22,9 +22,9 @@ Move = Callable[[PartitionKey], None]
 """Moves a partition to another connection."""
 
 
-def is_large(size_bytes: int, limits: FetchLimits) -> bool:
-    """Whether a partition is far behind. ``size_bytes`` are the bytes of its records in one response, after
-    which the follower still lacks committed records."""
+def is_far_behind(size_bytes: int, limits: FetchLimits) -> bool:
+    """Whether a follower is far behind in a partition. ``size_bytes`` is the size of the partition's records
+    in one response. The follower has appended them, and still lacks committed records."""
     return size_bytes >= limits.max_bytes // 4
 
 

@@ -1,4 +1,4 @@
-"""What all fetchers of a broker share: its settings, the cluster information, and the limits of its rates."""
+"""The settings and the ports that all fetchers of a broker share."""
 
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -23,7 +23,13 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.core.role_names import IllegalMoveError
-from moldau.replication.fetching.catching_up import CatchUpPace, CopyProgress, Move, copy_limits, is_large
+from moldau.replication.fetching.catching_up import (
+    CatchUpPace,
+    CopyProgress,
+    Move,
+    copy_limits,
+    is_far_behind,
+)
 from moldau.replication.fetching.fetch_session import FollowerSession
 from moldau.replication.fetching.fetcher_context import FetcherContext
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
@@ -336,15 +342,16 @@ class ReplicaFetcher:
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
-        self._followed_on(followed, info.size_bytes, row.high_watermark - position.offset)
+        self._choose_connection(followed, info.size_bytes, row.high_watermark - position.offset)
         return info.size_bytes
 
-    def _followed_on(self, followed: "_Followed", size_bytes: int, distance: int) -> None:
-        """Use the right kind of connection, and the pace of copies, after the append of records.
+    def _choose_connection(self, followed: "_Followed", size_bytes: int, distance: int) -> None:
+        """Move a partition to the other kind of connection if that is necessary, after the append of records.
+        Otherwise, count the bytes of a copy.
         ``distance`` is the number of committed records that the follower still lacks."""
         progress = followed.progress
         if progress is None:
-            if not followed.is_caught_up and is_large(size_bytes, self._settings.limits):
+            if not followed.is_caught_up and is_far_behind(size_bytes, self._settings.limits):
                 self._move(followed.key)
             return
         if followed.is_caught_up:

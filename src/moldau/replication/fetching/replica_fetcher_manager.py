@@ -7,7 +7,6 @@ with the number :data:`COPIES` is for partitions in which this broker is far beh
 import asyncio
 import contextlib
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from moldau.protocol.partitions import PartitionKey
@@ -47,18 +46,25 @@ class ReplicaFetcherManager:
         fetcher = self._fetchers.get(home)
         if fetcher is None:
             leader_id, number = home
-            pace = self._pace if number == COPIES else None
-            move = partial(self._move, pace is None)
-            fetcher = self._fetchers[home] = ReplicaFetcher(self._context, leader_id, move, pace)
+            if number == COPIES:
+                fetcher = ReplicaFetcher(self._context, leader_id, self._end_copy, self._pace)
+            else:
+                fetcher = ReplicaFetcher(self._context, leader_id, self._begin_copy)
+            self._fetchers[home] = fetcher
         self._homes[key] = home
         fetcher.add(partition, is_caught_up=is_caught_up)
 
-    def _move(self, copies: bool, key: PartitionKey) -> None:
-        """Move a partition to the connection for copies, or back."""
+    def _begin_copy(self, key: PartitionKey) -> None:
+        """Move a partition to the connection for copies."""
         home = self._homes[key]
         leader_id, _ = home
-        new_home = (leader_id, COPIES) if copies else self._home(key, leader_id)
-        self._place(self._fetchers[home].partition(key), new_home, is_caught_up=not copies)
+        self._place(self._fetchers[home].partition(key), (leader_id, COPIES))
+
+    def _end_copy(self, key: PartitionKey) -> None:
+        """Move a partition back from the connection for copies."""
+        home = self._homes[key]
+        leader_id, _ = home
+        self._place(self._fetchers[home].partition(key), self._home(key, leader_id), is_caught_up=True)
 
     def _home(self, key: PartitionKey, leader_id: int) -> tuple[int, int]:
         return leader_id, (key.topic_id.int + key.partition) % self._context.settings.fetcher_count

@@ -220,6 +220,7 @@ class SegmentedLog:
             self._release(segment)
         self.sealed_size_bytes = 0
         self.end_offset = offset
+        self.last_checksum = None
         self.holes = []
         self.add_segment(offset)
 

@@ -95,7 +95,7 @@ REPLICATION = (
     ),
     int64(
         "replica.catch.up.max.bytes.per.second",
-        400 * MIB,
+        320 * MIB,
         "Maximum bytes per second that this broker copies from leaders while it is far behind them. All its "
         "copies share this rate. At a lower rate, copies disturb producers less. A copy that does not come "
         "closer to the end of its leader's log at this rate is not limited.",

@@ -37,7 +37,7 @@ class FetcherSettings:
     request_timeout_ms: int = 30_000
     fetcher_count: int = 1
     """Number of connections to one leader (``num.replica.fetchers``), without the connection for copies."""
-    copy_bytes_per_second: int = 400 << 20
+    copy_bytes_per_second: int = 320 << 20
     """Rate of all copies of a broker together (``replica.catch.up.max.bytes.per.second``)."""
 
 

@@ -103,6 +103,18 @@ def test_a_follower_takes_over_the_start_of_the_log(tmp_path: pathlib.Path) -> N
     assert (pair.partitions[2].log.log_start_offset, pair.end(2)) == (3, 3)
 
 
+def test_a_time_out_ends_the_wait_for_followers_but_not_the_deletion(tmp_path: pathlib.Path) -> None:
+    pair = Replicas(tmp_path)
+    pair.lead(1, 3)
+    pair.produce(1, b"a")
+    asyncio.run(pair.fetch(2))
+    asyncio.run(pair.fetch(2))
+    with pytest.raises(KafkaError) as refused:
+        asyncio.run(pair.partitions[1].delete_records(1, timeout_s=0))
+    assert refused.value.code is ErrorCode.request_timed_out
+    assert pair.partitions[1].log.log_start_offset == 1
+
+
 @pytest.mark.parametrize("flush_messages", [1, None])
 def test_a_flushed_follower_sends_a_new_start_only_after_the_start_is_durable(
     tmp_path: pathlib.Path, flush_messages: int | None

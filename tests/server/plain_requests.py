@@ -190,10 +190,12 @@ class Requests:
         answer = await self.ask(listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=60_000))
         return answer.topics[0].partitions[0]
 
-    async def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> Any:
+    async def delete_records(
+        self, topic: str, before_offset: int, partition: int = 0, timeout_ms: int = 60_000
+    ) -> Any:
         row = deletion.DeleteRecordsPartition(partition_index=partition, offset=before_offset)
         topics = [deletion.DeleteRecordsTopic(name=topic, partitions=[row])]
-        answer = await self.ask(deletion.DeleteRecordsRequest(topics=topics, timeout_ms=60_000))
+        answer = await self.ask(deletion.DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
         return answer.topics[0].partitions[0]
 
 

@@ -234,7 +234,7 @@ class ChunkStandIn(WithoutLog, Partition):
     ) -> FoundOffset:
         raise KafkaError(ErrorCode.not_leader_or_follower)
 
-    async def delete_records(self, before_offset: int) -> int:
+    async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:
         raise KafkaError(ErrorCode.not_leader_or_follower)
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:

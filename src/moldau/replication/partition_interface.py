@@ -385,9 +385,10 @@ class Partition(Protocol):
         """
         ...
 
-    async def delete_records(self, before_offset: int) -> int:
+    async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:
         """Move the log start up to ``before_offset`` (-1 means the high watermark). Returns the new low
-        watermark."""
+        watermark. A partition with followers waits until they have moved their log starts too, for at most
+        ``timeout_s`` seconds."""
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:

@@ -121,8 +121,8 @@ class DisklessPassage(WithoutLog):
             is_replica=is_replica,
         )
 
-    async def delete_records(self, before_offset: int) -> int:
-        return await self._reading().delete_records(before_offset)
+    async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:
+        return await self._reading().delete_records(before_offset, timeout_s)
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         return self._reading().end_offset_for_epoch(leader_epoch, current_leader_epoch)

@@ -295,7 +295,7 @@ class DisklessPartition(WithoutLog):
             self.cache, timestamp_ms, self._remote, read_committed=read_committed, client=client
         )
 
-    async def delete_records(self, before_offset: int) -> int:
+    async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:
         (deleted,) = await self._deleter.delete_records(
             [OffsetToDelete(*self.cache.partition_id, before_offset)]
         )

@@ -21,13 +21,14 @@ class RecordDeletion:
         self._policy = policy
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []
 
-    async def delete(self, before_offset: int) -> int:
+    async def delete(self, before_offset: int, timeout_s: float | None = None) -> int:
         """Delete records below an offset (-1 means the high watermark). Returns the low watermark, which is
         the lowest log start of all replicas.
 
         Followers get the new start with their next fetch. Followers on fenced brokers are ignored, unless
-        they are still in sync. Raises ``KafkaError``, for example when the leadership ends in the meantime.
-        The caller limits the waiting time.
+        they are still in sync. ``timeout_s`` limits only the wait for followers, as in Kafka, and ``None``
+        means no limit. Raises ``KafkaError``, for example REQUEST_TIMED_OUT after this time, or when the
+        leadership ends in the meantime.
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)
@@ -44,7 +45,10 @@ class RecordDeletion:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append((target, future))
         try:
-            return await future
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise KafkaError(ErrorCode.request_timed_out) from None
         finally:
             self._waiting = [each for each in self._waiting if each[1] is not future]
 

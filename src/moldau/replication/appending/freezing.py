@@ -57,7 +57,7 @@ class _HeldAppends(OpeningQueue):
             pass_on(self._queue.put(client, steps, go_on, refuse, is_lasting=is_lasting), answer)
 
 
-async def _refuse_deletion(before_offset: int) -> int:
+async def _refuse_deletion(before_offset: int, timeout_s: float | None = None) -> int:
     # The state for the next chunk already contains the start of the log, so the start must not move.
     raise KafkaError(ErrorCode.not_leader_or_follower, _ENDING)
 

@@ -37,6 +37,7 @@ from moldau.runtime.errors import ErrorCode
 FETCH: Final = (1, 11)
 LEADER, OTHER, COORDINATOR = 1, 2, 3
 """The brokers: the partition's leader, the next leader, and the coordinator's broker."""
+COORDINATOR_MOVE: Final = "planned move of the coordinator"
 RATE: Final = 200
 WARM_UP_S: Final = 1.0
 BATCH: Final = build_batch([Record(0, 0, None, b"value", ())])
@@ -100,6 +101,13 @@ class MovesBench:
         """The preferred replica becomes the leader."""
         prefer(self._nodes, self._topic, {0: (OTHER, COORDINATOR, LEADER)})
         pause = self._observed(lambda: elect(self._nodes, OTHER, self._topic, [0]), OTHER)
+        self._restore()
+        return pause
+
+    def move_of_coordinator(self) -> Pause:
+        """The coordinator of the partition moves to the partition's leader."""
+        prefer(self._nodes, COORDINATORS_TOPIC, {0: (LEADER, COORDINATOR, OTHER)})
+        pause = self._observed(lambda: elect(self._nodes, LEADER, COORDINATORS_TOPIC, [0]), LEADER)
         self._restore()
         return pause
 
@@ -220,6 +228,7 @@ def _measure_events(report: Report, bench: MovesBench, size: str, count: int) ->
     events: dict[str, Callable[[], Pause]] = {
         "none": bench.nothing,
         "planned move": bench.planned_move,
+        COORDINATOR_MOVE: bench.move_of_coordinator,
         "SIGKILL of the leader": functools.partial(bench.kill, LEADER),
         "SIGKILL of the coordinator's broker": functools.partial(bench.kill, COORDINATOR),
     }
@@ -230,5 +239,5 @@ def _measure_events(report: Report, bench: MovesBench, size: str, count: int) ->
             values = sorted(pause[number] for pause in pauses)
             row[f"{column}, p50, s"] = rounded(statistics.median(values))
             row[f"{column}, max, s"] = rounded(values[-1])
-        row["goal"] = "back < 1" if event == "planned move" else ""
+        row["goal"] = {"planned move": "back < 1", COORDINATOR_MOVE: "producer < 1"}.get(event, "")
         report.add("The leader of a partition moves, or a broker is killed", row)

@@ -1,4 +1,5 @@
-"""*moves*: the time in which a partition cannot be used while its leader moves or a broker is killed.
+"""*moves*: the time in which a partition cannot be used while its leader or its coordinator moves, or while a
+broker is killed.
 
 There is one coordinator. The leader of the measured partition is on another broker. The sizes are a new
 partition, a partition with real records, and a partition with simulated records (``simulated.py``).
@@ -107,9 +108,13 @@ class MovesBench:
     def move_of_coordinator(self) -> Pause:
         """The coordinator of the partition moves to the partition's leader."""
         prefer(self._nodes, COORDINATORS_TOPIC, {0: (LEADER, COORDINATOR, OTHER)})
-        pause = self._observed(lambda: elect(self._nodes, LEADER, COORDINATORS_TOPIC, [0]), LEADER)
+        pause = self._observed(self._elect_coordinator, LEADER)
         self._restore()
         return pause
+
+    def _elect_coordinator(self) -> None:
+        elect(self._nodes, LEADER, COORDINATORS_TOPIC, [0])
+        wait_until(functools.partial(self._leads, COORDINATORS_TOPIC, LEADER))
 
     def kill(self, broker: int) -> Pause:
         """SIGKILL of a broker. If it is the leader, another broker becomes the leader."""

@@ -185,33 +185,44 @@ class GroupLoad(Load):
     Consumers of librdkafka 2.16 are not used, because they can deadlock when leaders change. The handler of
     OffsetForLeaderEpoch and the handler of a broken connection take two locks in different orders.
 
-    If the time of a ``poll`` of kafka-python 3.0.12 ends between its JoinGroup and the response to its
-    SyncGroup, the consumer ignores this response. It then has no partitions, sends no heartbeats, and does
-    not join again. Therefore a consumer that reads nothing for some time is replaced.
+    If the number of partitions changes, kafka-python 3.0.12 joins again. If the time of its ``poll`` ends
+    before the response to SyncGroup arrives, the consumer ignores this response. It then has no partitions,
+    sends no heartbeats, and does not join again. Therefore a consumer that reads nothing for some time is
+    replaced. At the end, the group must commit once more, so that a coordinator that has stopped is found.
     """
 
     def __init__(self, bootstrap: str, found: Acknowledged) -> None:
         self.committed: dict[tuple[str, int], int] = {}
+        self.replaced = 0
         self._has_committed = threading.Event()
         super().__init__(bootstrap, found)
 
     def wait_for_a_commit(self) -> None:
-        """Wait until the group commits for the first time. Without a commit, nothing would be checked."""
-        if not self._has_committed.wait(LIMIT_S):
-            faulthandler.dump_traceback()
-            raise TimeoutError(f"{GROUP} committed no offset within {LIMIT_S:.0f} s")
+        """Wait until the group commits. Without a commit, nothing would be checked."""
+        self._has_committed.clear()
+        deadline_s = time.monotonic() + LIMIT_S
+        while not self._has_committed.wait(1.0):
+            if self.failure is not None:
+                raise RuntimeError(f"{GROUP} ended early") from self.failure
+            if time.monotonic() > deadline_s:
+                faulthandler.dump_traceback()
+                raise TimeoutError(f"{GROUP} committed no offset within {LIMIT_S:.0f} s")
 
     def run(self) -> None:
         while not self._stop.is_set():
-            consumer = KafkaConsumer(
-                *GROUP_TOPICS,
-                bootstrap_servers=self.bootstrap.split(","),
-                group_id=GROUP,
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-            )
-            self._consume(consumer)
-            consumer.close(autocommit=False)
+            try:
+                consumer = KafkaConsumer(
+                    *GROUP_TOPICS,
+                    bootstrap_servers=self.bootstrap.split(","),
+                    group_id=GROUP,
+                    auto_offset_reset="earliest",
+                    enable_auto_commit=False,
+                )
+                self._consume(consumer)
+                consumer.close(autocommit=False)
+            except KafkaPythonError:
+                time.sleep(0.1)
+            self.replaced += not self._stop.is_set()
 
     def _consume(self, consumer: Any) -> None:
         """Read and commit until the load is stopped, or until the consumer reads nothing."""
@@ -239,7 +250,8 @@ class GroupLoad(Load):
         names = [TopicPartition(*key) for key in self.committed]
         found = {(row.topic, row.partition): row.offset for row in consumer.committed(names, 60)}
         consumer.close()
-        print(f"{GROUP:9} {sum(self.committed.values()):>8} committed, {sum(found.values()):>8} found")
+        counts = f"{sum(self.committed.values()):>8} committed, {sum(found.values()):>8} found"
+        print(f"{GROUP:9} {counts}, {self.replaced} consumers replaced")
         return [
             f"{key}: committed {was}, and {found[key]} is left"
             for key, was in self.committed.items()
@@ -344,6 +356,7 @@ def run(folder: Path, seconds: float, seed: int) -> list[str]:
         group.wait_for_a_commit()
         killer = Killer(processes, seed)
         killer.run(seconds)
+        group.wait_for_a_commit()
         for load in (*writers, group):
             load.stop()
         print(f"{killer.kills['brokers']} kills of brokers, {killer.kills['controllers']} of controllers")

@@ -1,5 +1,4 @@
-"""The errors of ListOffsets while a new leader does not know the committed end of its log yet (KIP-207), and
-for a search that takes longer than the client waits (KIP-1075)."""
+"""The error of ListOffsets while a new leader does not know the committed end of its log yet (KIP-207)."""
 
 import asyncio
 from typing import Any, cast
@@ -18,7 +17,6 @@ from moldau.replication.partition_interface import FoundOffset, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.handlers.records.offsets import OffsetHandlers
 from moldau.server.topics.registry import PartitionRegistry
-from moldau.simulation.world.world import World
 
 
 class NewLeader:
@@ -32,42 +30,10 @@ class NewLeader:
     ("version", "error"), [(4, ErrorCode.leader_not_available), (5, ErrorCode.offset_not_available)]
 )
 def test_clients_of_old_versions_get_an_error_that_they_know(version: int, error: ErrorCode) -> None:
-    assert asyncio.run(ask(NewLeader(), version)) is error
-
-
-async def ask(partition: "NewLeader | Slow", version: int, timeout_ms: int = 0) -> ErrorCode:
     registry = PartitionRegistry(MetadataImage)
-    registry.add(cast(Partition, partition))
+    registry.add(cast(Partition, NewLeader()))
     row = ListOffsetsPartition(partition_index=0, timestamp=LATEST_TIMESTAMP)
-    topics = [ListOffsetsTopic(name="t", partitions=[row])]
-    request = ListOffsetsRequest(topics=topics, timeout_ms=timeout_ms)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[row])])
     context = RequestContext(ApiKey.LIST_OFFSETS, version, 0, None, ConnectionContext("c", "PLAINTEXT"))
-    response = await OffsetHandlers(registry, AllowEveryone()).list_offsets(context, request)
-    error: ErrorCode = response.topics[0].partitions[0].error_code
-    return error
-
-
-class Slow(NewLeader):
-    """A partition whose search ends when the test permits."""
-
-    def __init__(self) -> None:
-        self.may_end = asyncio.Event()
-
-    async def find_offset(self, timestamp_ms: int, **_: Any) -> FoundOffset:
-        await self.may_end.wait()
-        return FoundOffset(3)
-
-
-def test_a_search_ends_with_the_time_out_of_the_client() -> None:
-    async def run() -> None:
-        assert await ask(Slow(), 10, timeout_ms=1) is ErrorCode.request_timed_out
-        # Older versions have no time-out, and 0 means that there is none.
-        for version, timeout_ms in ((9, 1), (10, 0)):
-            slow = Slow()
-            asking = asyncio.create_task(ask(slow, version, timeout_ms))
-            await asyncio.sleep(60)
-            slow.may_end.set()
-            assert await asking is ErrorCode.none
-
-    with World(1) as world:  # in virtual time
-        world.run(run())
+    response = asyncio.run(OffsetHandlers(registry, AllowEveryone()).list_offsets(context, request))
+    assert response.topics[0].partitions[0].error_code is error

@@ -44,39 +44,15 @@ class TopicsSubsystem(Subsystem):
         await self.creator.ensure(topic)
 
     async def ensure_soon(self, topic: InternalTopic) -> None:
-        """Create an internal topic. If the controller refuses it, retry in the background.
-
-        If fewer brokers are active than the topic needs replicas, the background waits for more brokers, for
-        at most :data:`TOPIC_RETRY_S`. The preferred leaders of a new topic are active brokers, so otherwise
-        the first broker of a new cluster would be the preferred leader of all partitions.
-        """
-        if self._lacks_brokers_for(topic):
-            self._background.run(self._ensure_with_all_brokers(topic))
-            return
+        """Create an internal topic. If the controller refuses it, retry in the background."""
         try:
             await self.creator.ensure(topic)
         except KafkaError:
             self._background.run(self._ensure_later(topic))
 
-    def _lacks_brokers_for(self, topic: InternalTopic) -> bool:
-        image = self._context.view.image
-        if image.topics.get(topic.name) is not None:
-            return False
-        return sum(1 for _ in image.active_brokers()) < topic.replication_factor
-
     async def stop(self) -> None:
         await self._background.close()
         await self.creator.close()
-
-    async def _ensure_with_all_brokers(self, topic: InternalTopic) -> None:
-        publisher = self._context.metadata.publisher
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TOPIC_RETRY_S):
-                await publisher.until(lambda: not self._lacks_brokers_for(topic))
-        try:
-            await self.creator.ensure(topic)
-        except KafkaError:
-            await self._ensure_later(topic)
 
     async def _ensure_later(self, topic: InternalTopic) -> None:
         while True:

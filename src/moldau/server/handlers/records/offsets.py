@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
 from itertools import islice
 from typing import Final
 
@@ -23,7 +22,6 @@ from moldau.protocol.special_timestamps import (
     LATEST_TIERED_TIMESTAMP,
     MAX_TIMESTAMP,
 )
-from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.topics.registry import PartitionRegistry
 
@@ -37,9 +35,6 @@ _FIRST_VERSIONS: Final = {
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 """For each special timestamp, the first version of ListOffsets that defines it."""
-
-_TIMED_SINCE: Final = 10
-"""First version of ListOffsets with a time-out (KIP-1075). The value 0 means no time-out."""
 
 _NOT_AVAILABLE_SINCE: Final = 5
 """First version of ListOffsets with OFFSET_NOT_AVAILABLE (KIP-207). The error of older versions is
@@ -66,8 +61,6 @@ class OffsetHandlers:
     ) -> listing.ListOffsetsResponse:
         read_committed = request.isolation_level == READ_COMMITTED
         is_replica = request.replica_id != _CLIENT_ID
-        is_timed = context.api_version >= _TIMED_SINCE and request.timeout_ms > 0
-        timeout_s = request.timeout_ms / 1000 if is_timed else None
         counts = Counter(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
         )
@@ -85,8 +78,7 @@ class OffsetHandlers:
                 elif context.api_version < _FIRST_VERSIONS.get(part.timestamp, 0):
                     refusal = ErrorCode.unsupported_version
                 else:
-                    finding = self._find(context, topic.name, part, read_committed, is_replica)
-                    rows.append(self._list_one(context, part.partition_index, finding, timeout_s))
+                    rows.append(self._list_one(context, topic.name, part, read_committed, is_replica))
                     continue
                 rows.append(_refused(part.partition_index, refusal))
             topics.append(
@@ -94,35 +86,30 @@ class OffsetHandlers:
             )
         return listing.ListOffsetsResponse(topics=topics)
 
-    async def _find(
+    async def _list_one(
         self,
         context: RequestContext,
         topic: str,
         part: listing.ListOffsetsPartition,
         read_committed: bool,
         is_replica: bool,
-    ) -> FoundOffset:
-        return await self._partitions.find(topic, ZERO_UUID, part.partition_index).find_offset(
-            part.timestamp,
-            read_committed=read_committed,
-            current_leader_epoch=part.current_leader_epoch,
-            client=context.connection,
-            is_replica=is_replica,
-        )
-
-    async def _list_one(
-        self, context: RequestContext, index: int, finding: Awaitable[FoundOffset], timeout_s: float | None
     ) -> listing.ListOffsetsPartitionResponse:
         try:
-            async with asyncio.timeout(timeout_s):
-                found = await finding
-        except (KafkaError, TimeoutError) as error:
-            code = error.code if isinstance(error, KafkaError) else ErrorCode.request_timed_out
+            partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
+            found = await partition.find_offset(
+                part.timestamp,
+                read_committed=read_committed,
+                current_leader_epoch=part.current_leader_epoch,
+                client=context.connection,
+                is_replica=is_replica,
+            )
+        except KafkaError as error:
+            code = error.code
             if code is ErrorCode.offset_not_available and context.api_version < _NOT_AVAILABLE_SINCE:
                 code = ErrorCode.leader_not_available
-            return listing.ListOffsetsPartitionResponse(partition_index=index, error_code=code)
+            return listing.ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code)
         return listing.ListOffsetsPartitionResponse(
-            partition_index=index,
+            partition_index=part.partition_index,
             offset=found.offset,
             timestamp=found.timestamp_ms,
             leader_epoch=found.leader_epoch,

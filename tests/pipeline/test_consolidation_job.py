@@ -61,7 +61,22 @@ def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
         for partition in range(PARTITIONS):
             producer.produce(name, value_of(partition, number), partition=partition)
     assert producer.flush(TIMEOUT_S) == 0
+    wait_until_planned(node, name)
     return name
+
+
+def wait_until_planned(node: moldau.testing.Node, topic: str) -> None:
+    """Wait until a plan of the leader contains all partitions of a new topic. A leader leaves a partition out
+    until it knows the partition's remote segments, and a node that has just started may not know them."""
+
+    async def planned(client: Client) -> int:
+        plan = await plan_everywhere(client, "a test", max_bytes=2**30, topics=[topic])
+        await give_up(client, plan)
+        return len({one.segment.partition for each in plan.plans.values() for one in each.work})
+
+    deadline = time.monotonic() + TIMEOUT_S
+    while ask(node.bootstrap_servers, planned) < PARTITIONS:
+        assert time.monotonic() < deadline, f"{topic} cannot be planned"
 
 
 def value_of(partition: int, number: int) -> bytes:

@@ -3,6 +3,7 @@ overwrites."""
 
 import contextlib
 import struct
+from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
@@ -24,7 +25,7 @@ from moldau.records import (
     set_log_append_time,
     validate_produce,
 )
-from moldau.records.batch import next_sequence
+from moldau.records.batch import BatchHeader, checked_headers, next_sequence
 from moldau.runtime import ErrorCode, KafkaError
 
 MIB = 1 << 20
@@ -154,6 +155,33 @@ def test_iterating_stops_at_a_partial_batch() -> None:
         (0, 0),
         (len(first), 1),
     ]
+
+
+def headers_or_error(headers: Callable[[], list[BatchHeader]]) -> list[BatchHeader] | str:
+    try:
+        return headers()
+    except CorruptRecordError as error:
+        return str(error)
+
+
+@given(
+    st.lists(st.binary(max_size=20), max_size=4),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=2),
+    st.integers(0, 80),
+)
+def test_many_batches_are_checked_like_single_ones(
+    values: list[bytes], changes: list[tuple[int, int]], missing_bytes: int
+) -> None:
+    data = bytearray().join(
+        build_batch([Record(0, 1_000, None, value)], base_offset=offset)
+        for offset, value in enumerate(values)
+    )
+    for position, change in changes:
+        if data:
+            data[position % len(data)] ^= change
+    data = data[: max(0, len(data) - missing_bytes)]
+    one_by_one = headers_or_error(lambda: [check_batch(data, at) for at, _ in iter_headers(data)])
+    assert headers_or_error(lambda: checked_headers(data)) == one_by_one
 
 
 def test_iterating_over_bytes_that_are_no_batch_reports_corruption() -> None:

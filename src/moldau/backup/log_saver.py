@@ -14,7 +14,7 @@ from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.protocol.partitions import PartitionKey, TopicPartition
-from moldau.records.batch import check_batch, iter_headers
+from moldau.records.batch import checked_headers
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition
@@ -200,7 +200,7 @@ async def _save(found: _SavedRange, upload: _Upload) -> _Saved:
     log = PartitionCoordinatorLog(partition)
     while offset < found.end_offset:
         content = log.read_committed(offset, READ_BYTES)
-        headers = [check_batch(content, position) for position, _ in iter_headers(content)]
+        headers = checked_headers(content)
         if not headers:
             break
         end_offset, epoch = headers[-1].last_offset + 1, headers[-1].partition_leader_epoch

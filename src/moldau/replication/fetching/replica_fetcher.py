@@ -23,6 +23,7 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.core.role_names import IllegalMoveError
+from moldau.replication.fetching.append_parts import TURN_COST, append_parts
 from moldau.replication.fetching.catching_up import (
     CatchUpPace,
     CopyProgress,
@@ -59,8 +60,6 @@ SYNC_POLL_MS: Final = 5
 """Maximum wait of a fetch at the leader, in ms, while the records of another partition of this fetcher are
 being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
 time. Therefore the fetch in progress must end soon."""
-BYTES_A_TURN: Final = 1 << 20
-"""Number of bytes that are appended in one iteration of the event loop."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -99,6 +98,8 @@ class ReplicaFetcher:
         self._pace = pace
         self._copied_bytes = 0
         """Bytes of the response that is being processed, for which this connection must pause."""
+        self._turn_cost = 0
+        """Cost of the appends since an iteration of the event loop was ended for them."""
         self._local_id = context.local_id
         self._leader_id = leader_id
         self._settings = context.settings
@@ -227,13 +228,9 @@ class ReplicaFetcher:
                 raise KafkaError(response.error_code)
             return True
         self._unreachable, self.problem = ErrorCode.none, ""
-        size_bytes = 0
         for topic in response.responses:
             for row in topic.partitions:
-                size_bytes += self._process_answer(PartitionKey(topic.topic_id, row.partition_index), row)
-                if size_bytes >= BYTES_A_TURN:
-                    size_bytes = 0
-                    await asyncio.sleep(0)
+                await self._process_answer(PartitionKey(topic.topic_id, row.partition_index), row)
         if self._pace is not None:
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
             await asyncio.sleep(self._pace.pause_s(copied_bytes, asyncio.get_running_loop().time()))
@@ -270,34 +267,34 @@ class ReplicaFetcher:
         quota, now_s = self._quota, asyncio.get_running_loop().time()
         return quota.is_throttled(partition.topic, partition.key.partition) and quota.is_exceeded(now_s)
 
-    def _process_answer(self, key: PartitionKey, row: PartitionData) -> int:
-        """Process the leader's response for one partition. Returns the number of appended bytes."""
+    async def _process_answer(self, key: PartitionKey, row: PartitionData) -> None:
+        """Process the leader's response for one partition."""
+        await self._begin_append()
         followed, sent = self._followed.get(key), self._session.sent(key)
         if followed is None or sent is None or followed.held is not None:
-            return 0
+            return
         partition = followed.partition
         if row.error_code is ErrorCode.offset_out_of_range:
             self._hold(followed, partial(self._start_again, partition, sent))
-            return 0
+            return
         if row.error_code is ErrorCode.offset_moved_to_tiered_storage:
             self._hold(
                 followed, partial(begin_behind_remote, self._ask, partition, sent, row.log_start_offset)
             )
-            return 0
+            return
         if row.error_code is not ErrorCode.none:
             self._refused(followed, row.error_code.name)
-            return 0
+            return
         try:
-            return self._follow(followed, sent, row)
+            await self._follow(followed, sent, row)
         except KafkaError as error:
             logger.warning("%s cannot append the fetched records: %s", _name(partition), error)
             self._back_off(followed)
         except Exception as error:
             self._unexpected.report("appending fetched records", error)
             self._back_off(followed)
-        return 0
 
-    def _follow(self, followed: "_Followed", sent: FetchPosition, row: PartitionData) -> int:
+    async def _follow(self, followed: "_Followed", sent: FetchPosition, row: PartitionData) -> None:
         partition = followed.partition
         key, following = partition.key, partition.following
         diverging = row.diverging_epoch
@@ -313,37 +310,49 @@ class ReplicaFetcher:
                 followed,
                 partial(following.truncate, sent.leader_epoch, diverging.epoch, diverging.end_offset),
             )
-            return 0
+            return
         if row.snapshot_id.epoch != UNDEFINED and partition.snapshots is not None:
             snapshot_id = LogPosition(row.snapshot_id.end_offset, row.snapshot_id.epoch)
             self._hold(
                 followed, partial(self._begin_at_snapshot, partition, partition.snapshots, sent, snapshot_id)
             )
-            return 0
+            return
         if following.position()._replace(log_start_offset=sent.log_start_offset) != sent:
             # The response belongs to a fetch from another position, because the partition was removed and
             # added again in the meantime. But if only retention has moved the start of this log, the response
             # counts. The leader does not send its high watermark and its log start again.
             self._session.changed(key)
-            return 0
+            return
         records = row.records
         assert records is None or isinstance(records, bytes | memoryview)
         offsets = {"high_watermark": row.high_watermark, "log_start_offset": row.log_start_offset}
         if records and following.begins_inside(records):
             begin = partial(following.begin_with, sent.leader_epoch, bytes(records), **offsets)
             self._hold(followed, begin)
-            return 0
-        info = following.append(sent.leader_epoch, records or b"", **offsets)
+            return
+        size_bytes = 0
+        for part, cost in append_parts(records or b""):
+            if size_bytes:
+                await self._begin_append()
+                if self._followed.get(key) is not followed:
+                    return  # The partition is not followed any more, or was added again.
+            size_bytes += following.append(sent.leader_epoch, part, **offsets).size_bytes
+            self._turn_cost += cost
         followed.failures = 0
-        self._brokers.fetched(info.size_bytes)
-        if info.size_bytes and self._quota.is_throttled(partition.topic, key.partition):
-            self._quota.record(info.size_bytes, asyncio.get_running_loop().time())
+        self._brokers.fetched(size_bytes)
+        if size_bytes and self._quota.is_throttled(partition.topic, key.partition):
+            self._quota.record(size_bytes, asyncio.get_running_loop().time())
         position = following.position()
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
-        self._choose_connection(followed, info.size_bytes, row.high_watermark - position.offset)
-        return info.size_bytes
+        self._choose_connection(followed, size_bytes, row.high_watermark - position.offset)
+
+    async def _begin_append(self) -> None:
+        """End this iteration of the event loop first if it had enough appends."""
+        if self._turn_cost >= TURN_COST:
+            self._turn_cost = 0
+            await asyncio.sleep(0)
 
     def _choose_connection(self, followed: "_Followed", size_bytes: int, distance: int) -> None:
         """Move a partition to the other kind of connection if that is necessary, after the append of records.

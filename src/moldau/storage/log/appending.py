@@ -6,7 +6,13 @@ from collections.abc import Callable
 from struct import Struct
 
 from moldau.protocol.partitions import TopicPartition
-from moldau.records.batch import CONTROL_BIT, NO_TIMESTAMP, BatchHeader, check_batch, iter_headers
+from moldau.records.batch import (
+    CONTROL_BIT,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    checked_headers,
+)
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.buffers import Buffer
@@ -183,18 +189,17 @@ class Appender:
         """
         self._state.access.check()
         view = memoryview(buffer)
-        headers: list[BatchHeader] = []
+        headers = checked_headers(view)
         end_offset, epoch, size_bytes = self._state.segments.end_offset, self._state.epochs.current, 0
-        for position, header in iter_headers(view):
-            check_batch(view, position)
+        for header in headers:
             if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
                 raise CorruptRecordError(
                     f"{self._topic_partition}: batch of offset {header.base_offset} and epoch "
                     f"{header.partition_leader_epoch} cannot follow offset {end_offset - 1}, epoch {epoch}"
                 )
-            end_offset, epoch = header.next_offset, header.partition_leader_epoch
-            size_bytes = position + header.size_bytes
-            headers.append(header)
+            end_offset = header.base_offset + header.last_offset_delta + 1
+            epoch = header.partition_leader_epoch
+            size_bytes += header.batch_length + LOG_OVERHEAD_BYTES
         if not headers:
             end = self._state.segments.end_offset
             return AppendInfo(

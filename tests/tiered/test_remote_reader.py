@@ -1,7 +1,7 @@
 """Remote reads: the batches that they return, their limits, and failures of the tier."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from remote_house import PARTITION, House
 from moldau.cluster.image.log_generations import LogGenerations
 from moldau.records.batch import iter_headers
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition_interface import AbortedTransaction, ReadOutcome
+from moldau.replication.partition_interface import AbortedTransaction, FoundOffset, ReadOutcome
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.byte_quota import QuotaSettings
 from moldau.storage.log.leader_epochs import LeaderEpochs
@@ -268,6 +268,37 @@ def test_a_read_waits_until_the_metadata_of_its_segments_are_read(play: Callable
         assert found.offset == 0
         while not offsets(await reader.read(wanted, ReadOutcome())):
             pass
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_max", [False, True])
+def test_a_search_by_time_ends_at_the_deadline_of_its_request(
+    play: Callable[[Story], None], is_max: bool
+) -> None:
+    """The configured time-out does not count for such a request, whether it is longer or shorter."""
+
+    async def story(house: House) -> None:
+        house.fill(1)
+        await house.copying.run()
+        await house.free()
+        gate, now_s = Gate(house), asyncio.get_running_loop().time()
+
+        def search(config_ms: int, deadline_s: float) -> Coroutine[Any, Any, FoundOffset | None]:
+            reader = house.new_reader(ReaderSettings(list_offsets_timeout_ms=config_ms))
+            lookup = RecordLookup(house.machine, None, "t-0", deadline_s)
+            remote = RemoteOffsetSearch(reader)
+            find = remote.find_max_timestamp if is_max else remote.find_timestamp
+            return find(house.wanted(0), 0, 0, lookup)
+
+        with pytest.raises(KafkaError, match="did not answer in time") as refused:
+            await search(3_600_000, now_s + 0.01)
+        assert refused.value.code is ErrorCode.request_timed_out
+        late = asyncio.ensure_future(search(0, now_s + 3_600))
+        while gate.waiting < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        gate.open.set()
+        assert await late is not None
 
     play(story)
 

@@ -231,6 +231,7 @@ class ChunkStandIn(WithoutLog, Partition):
         current_leader_epoch: int,
         client: FairClient | None = None,
         is_replica: bool = False,
+        deadline_s: float | None = None,
     ) -> FoundOffset:
         raise KafkaError(ErrorCode.not_leader_or_follower)
 

@@ -374,11 +374,13 @@ class Partition(Protocol):
         current_leader_epoch: int,
         client: FairClient | None = None,
         is_replica: bool = False,
+        deadline_s: float | None = None,
     ) -> FoundOffset:
         """Return the first record at or after a time, or the offset for one of the special timestamps.
 
         For a follower (``is_replica``), the log ends at the last record of the leader, and not at the high
-        watermark or the last stable offset.
+        watermark or the last stable offset. ``deadline_s`` is the time of the event loop's clock at which a
+        search in the remote tier ends; ``None`` means after ``remote.list.offsets.request.timeout.ms``.
 
         Raises ``KafkaError`` for a fenced or unknown leader epoch, for a broker that does not lead, and for a
         storage error.

@@ -81,7 +81,7 @@ class TieredMeters:
         )
         self._expired_lists = meters.scoped("kafka.server", "DelayedRemoteListOffsetsMetrics").counter(
             "ExpiresPerSec",
-            "Searches by timestamp that took longer than remote.list.offsets.request.timeout.ms.",
+            "Searches by timestamp that did not end before the time-out of their request.",
         )
 
     # -- counters -----------------------------------------------------------------------------

@@ -248,7 +248,7 @@ TIERED = (
     int64(
         "remote.list.offsets.request.timeout.ms",
         30_000,
-        "How long a search by timestamp in remote segments may take.",
+        "How long a search by timestamp in remote segments may take, if its request has no time-out.",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),

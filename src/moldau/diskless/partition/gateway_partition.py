@@ -112,6 +112,7 @@ class DisklessPassage(WithoutLog):
         current_leader_epoch: int,
         client: FairClient | None = None,
         is_replica: bool = False,
+        deadline_s: float | None = None,
     ) -> FoundOffset:
         return await self._reading().find_offset(
             timestamp_ms,
@@ -119,6 +120,7 @@ class DisklessPassage(WithoutLog):
             current_leader_epoch=current_leader_epoch,
             client=client,
             is_replica=is_replica,
+            deadline_s=deadline_s,
         )
 
     async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:

@@ -290,9 +290,15 @@ class DisklessPartition(WithoutLog):
         current_leader_epoch: int,
         client: FairClient | None = None,
         is_replica: bool = False,
+        deadline_s: float | None = None,
     ) -> FoundOffset:
         return await self._lookup.find(
-            self.cache, timestamp_ms, self._remote, read_committed=read_committed, client=client
+            self.cache,
+            timestamp_ms,
+            self._remote,
+            read_committed=read_committed,
+            client=client,
+            deadline_s=deadline_s,
         )
 
     async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:

@@ -65,6 +65,7 @@ class WalOffsetLookup:
         *,
         read_committed: bool = False,
         client: FairClient | None = None,
+        deadline_s: float | None = None,
     ) -> FoundOffset:
         """The first record at or after a time, or the offset for a special timestamp. Raises ``KafkaError``.
 
@@ -79,7 +80,7 @@ class WalOffsetLookup:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
-        lookup = RecordLookup(self._machine, client, f"{cache.topic}-{cache.key.partition}")
+        lookup = RecordLookup(self._machine, client, f"{cache.topic}-{cache.key.partition}", deadline_s)
         for _ in range(_ATTEMPTS):
             listed = await self._list(cache, timestamp_ms)
             start, end = listed.log_start_offset, listed.wal_start_offset

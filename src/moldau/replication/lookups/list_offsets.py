@@ -39,6 +39,7 @@ class OffsetLookup:
         current_leader_epoch: int,
         client: FairClient | None = None,
         is_replica: bool = False,
+        deadline_s: float | None = None,
     ) -> FoundOffset:
         error = self._replica.check_epoch(current_leader_epoch)
         if error is not ErrorCode.none:
@@ -65,7 +66,7 @@ class OffsetLookup:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
-        lookup = RecordLookup(self._machine, client, str(log.topic_partition))
+        lookup = RecordLookup(self._machine, client, str(log.topic_partition), deadline_s)
         term_start = self._term_start()
         if watermark >= term_start:
             return await self._search(timestamp_ms, lookup, end)

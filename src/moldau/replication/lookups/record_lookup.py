@@ -29,10 +29,19 @@ from moldau.runtime.steps import exhaust
 class RecordLookup:
     """Searches for records in batches of one partition, for one request."""
 
-    def __init__(self, machine: Machine, client: FairClient | None, partition: str) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        client: FairClient | None,
+        partition: str,
+        deadline_s: float | None = None,
+    ) -> None:
         self._machine = machine
         self._client = client
         self._partition = partition
+        self.deadline_s = deadline_s
+        """Time of the event loop's clock at which the request's search in the remote tier ends; ``None`` if
+        the request has no time-out."""
 
     async def at_or_after(
         self, batch: Buffer, timestamp_ms: int, starting_offset: int

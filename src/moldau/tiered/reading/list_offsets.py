@@ -41,7 +41,8 @@ class RemoteOffsetSearch:
         self, wanted: RemoteRange, start_offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
         """The first record of ``[start_offset, wanted.end_offset)`` at or after a time."""
-        return await self._limited(wanted, self._find_timestamp(wanted, start_offset, timestamp_ms, lookup))
+        search = self._find_timestamp(wanted, start_offset, timestamp_ms, lookup)
+        return await self._limited(wanted, search, lookup.deadline_s)
 
     async def find_max_timestamp(
         self, wanted: RemoteRange, start_offset: int, above_ms: int, lookup: RecordLookup
@@ -51,26 +52,29 @@ class RemoteOffsetSearch:
 
         The maximum timestamp in a segment's metadata shows whether the segment must be searched.
         """
-        return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
+        search = self._find_max_timestamp(wanted, start_offset, above_ms, lookup)
+        return await self._limited(wanted, search, lookup.deadline_s)
 
     async def _limited(
-        self, wanted: RemoteRange, search: Coroutine[Any, Any, FoundOffset | None]
+        self,
+        wanted: RemoteRange,
+        search: Coroutine[Any, Any, FoundOffset | None],
+        deadline_s: float | None,
     ) -> FoundOffset | None:
         settings = self._reader.settings
-        timeout_s = settings.list_offsets_timeout_ms / 1000
+        if deadline_s is None:
+            deadline_s = asyncio.get_running_loop().time() + settings.list_offsets_timeout_ms / 1000
         try:
             if self._reader.pool.waiting_count >= settings.max_pending_tasks:
                 raise KafkaError(ErrorCode.request_timed_out, "too many remote reads are waiting")
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(deadline_s):
                 await self._reader.metadata.wait_ready(wanted.partition)
                 await self._reader.metadata.wait_applied(wanted.metadata_position)
                 async with self._reader.pool.place():
                     return await search
         except TimeoutError as error:
             self._reader.meters.expired_list_offsets()
-            raise KafkaError(
-                ErrorCode.request_timed_out, f"the remote tier did not answer in {timeout_s:.0f} s"
-            ) from error
+            raise KafkaError(ErrorCode.request_timed_out, "the remote tier did not answer in time") from error
         except RemoteStorageError as error:
             raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
         finally:

@@ -61,6 +61,7 @@ class OffsetHandlers:
     ) -> listing.ListOffsetsResponse:
         read_committed = request.isolation_level == READ_COMMITTED
         is_replica = request.replica_id != _CLIENT_ID
+        deadline_s = context.received_at + request.timeout_ms / 1000 if request.timeout_ms > 0 else None
         counts = Counter(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
         )
@@ -78,7 +79,9 @@ class OffsetHandlers:
                 elif context.api_version < _FIRST_VERSIONS.get(part.timestamp, 0):
                     refusal = ErrorCode.unsupported_version
                 else:
-                    rows.append(self._list_one(context, topic.name, part, read_committed, is_replica))
+                    rows.append(
+                        self._list_one(context, topic.name, part, read_committed, is_replica, deadline_s)
+                    )
                     continue
                 rows.append(_refused(part.partition_index, refusal))
             topics.append(
@@ -93,6 +96,7 @@ class OffsetHandlers:
         part: listing.ListOffsetsPartition,
         read_committed: bool,
         is_replica: bool,
+        deadline_s: float | None,
     ) -> listing.ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
@@ -102,6 +106,7 @@ class OffsetHandlers:
                 current_leader_epoch=part.current_leader_epoch,
                 client=context.connection,
                 is_replica=is_replica,
+                deadline_s=deadline_s,
             )
         except KafkaError as error:
             code = error.code

@@ -1,11 +1,15 @@
 """The pace of copies, and the question whether a copy can reach the end of its leader's log at this pace."""
 
+from uuid import UUID
+
 import pytest
 
+from moldau.protocol.partitions import PartitionKey
 from moldau.replication.fetching.catching_up import (
     CHECK_S,
     CatchUpPace,
     CopyProgress,
+    CopyTurns,
     copy_limits,
     is_far_behind,
 )
@@ -42,7 +46,33 @@ def test_a_copy_that_does_not_come_closer_is_not_limited_any_more() -> None:
 @pytest.mark.parametrize(("response", "expected"), [(10 << 20, 1 << 20), (4096, 4096)])
 def test_responses_of_copies_are_small(response: int, expected: int) -> None:
     limits = FetchLimits(response_max_bytes=response)
-    assert copy_limits(limits) == FetchLimits(response_max_bytes=expected)
+    assert copy_limits(limits) == FetchLimits(response_max_bytes=expected, wait_max_ms=100)
+
+
+def test_partitions_are_copied_in_turns() -> None:
+    turns, not_ready = CopyTurns(), set[PartitionKey]()
+
+    def given(count: int) -> list[int]:
+        keys = [turns.give(lambda key: key not in not_ready) for _ in range(count)]
+        return [-1 if key is None else key.partition for key in keys]
+
+    assert given(2) == [-1, -1]
+    keys = [PartitionKey(UUID(int=1), index) for index in range(4)]
+    for key in keys[:3]:
+        turns.add(key)
+    assert given(4) == [0, 1, 2, 0]
+    turns.add(keys[3])
+    turns.add(keys[0])  # a new leader epoch; the partition keeps its place
+    assert given(5) == [1, 2, 3, 0, 1]
+    not_ready |= {keys[2], keys[3]}
+    assert given(3) == [0, 1, 0]
+    turns.remove(keys[0])
+    assert turns.current is None
+    assert given(2) == [1, 1]
+    not_ready.clear()
+    assert given(4) == [2, 3, 1, 2]
+    not_ready |= set(keys)
+    assert given(2) == [-1, -1]
 
 
 @pytest.mark.parametrize(("size_bytes", "large"), [(262_143, False), (262_144, True)])

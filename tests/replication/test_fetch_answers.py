@@ -16,6 +16,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from moldau.replication.fetching.catching_up import CatchUpPace
 from moldau.replication.fetching.fetcher_context import FetcherContext, FetcherSettings
 from moldau.replication.fetching.replica_fetcher import ReplicaFetcher
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
@@ -24,13 +25,13 @@ from moldau.runtime.entropy import SeededEntropy
 LEADER, FOLLOWER, EPOCH = 1, 2, 3
 
 
-def fetcher_of(ask: Callable[..., Awaitable[Any]]) -> ReplicaFetcher:
-    """A fetcher whose requests are answered by a function."""
+def fetcher_of(ask: Callable[..., Awaitable[Any]], pace: CatchUpPace | None = None) -> ReplicaFetcher:
+    """A fetcher whose requests are answered by a function. With a ``pace``, it is for copies."""
     brokers: Any = SimpleNamespace(local_epoch=7, fetched=lambda size_bytes: None)
     quota: Any = SimpleNamespace(is_throttled=lambda topic, index: False)
     ports = (brokers, SeededEntropy(1), UnexpectedErrors(), quota)
     context = FetcherContext(FOLLOWER, FetcherSettings(), *ports)
-    fetcher = ReplicaFetcher(context, LEADER, move=lambda key: None)
+    fetcher = ReplicaFetcher(context, LEADER, lambda key: None, pace)
     fetcher._leader = lambda: SimpleNamespace(ask=ask, disconnect=lambda: None)  # type: ignore[method-assign, assignment, return-value]
     return fetcher
 

@@ -27,6 +27,7 @@ from moldau.replication.fetching.append_parts import TURN_COST, append_parts
 from moldau.replication.fetching.catching_up import (
     CatchUpPace,
     CopyProgress,
+    CopyTurns,
     Move,
     copy_limits,
     is_far_behind,
@@ -96,6 +97,7 @@ class ReplicaFetcher:
         self._quota = context.quota
         self._move = move
         self._pace = pace
+        self._turns = None if pace is None else CopyTurns()
         self._copied_bytes = 0
         """Bytes of the response that is being processed, for which this connection must pause."""
         self._turn_cost = 0
@@ -136,6 +138,8 @@ class ReplicaFetcher:
         followed = self._followed[partition.key] = _Followed(partition, progress)
         followed.is_caught_up = is_caught_up
         self._session.add(partition.key)
+        if self._turns is not None:
+            self._turns.add(partition.key)
         self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
@@ -143,6 +147,8 @@ class ReplicaFetcher:
         self._release(key)
         if self._followed.pop(key, None) is not None:
             self._session.remove(key)
+            if self._turns is not None:
+                self._turns.remove(key)
 
     def brokers_changed(self) -> None:
         """Use the leader's present address and this broker's present registration. One of them may have
@@ -151,7 +157,8 @@ class ReplicaFetcher:
 
     def _ask_soon(self) -> None:
         self._wake.set()
-        if self._waits and self._hurry is None:
+        # A request for a copy ends soon.
+        if self._waits and self._hurry is None and self._pace is None:
             self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
 
     def _give_up(self) -> None:
@@ -202,7 +209,9 @@ class ReplicaFetcher:
         leader = self._leader()
         if broker_epoch < 0 or leader is None:
             return False
-        request = self._session.request(self._position, broker_epoch)
+        if self._turns is not None:
+            self._give_turn(self._turns)
+        request = self._session.request(self._requested_position, broker_epoch)
         if request is None:
             return False
         if self._syncs:
@@ -235,6 +244,17 @@ class ReplicaFetcher:
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
             await asyncio.sleep(self._pace.pause_s(copied_bytes, asyncio.get_running_loop().time()))
         return True
+
+    def _give_turn(self, turns: CopyTurns) -> None:
+        """Let the next request contain the partition whose turn it is, and no other partition."""
+        for key in (turns.current, turns.give(lambda key: self._position(key) is not None)):
+            if key is not None:
+                self._session.changed(key)
+
+    def _requested_position(self, key: PartitionKey) -> FetchPosition | None:
+        if self._turns is not None and key != self._turns.current:
+            return None
+        return self._position(key)
 
     def _position(self, key: PartitionKey) -> FetchPosition | None:
         followed = self._followed[key]

@@ -44,7 +44,7 @@ def elect(nodes: RackNodes, asked: int, topic: str, indexes: Sequence[int]) -> N
 
 def spread_coordinators(nodes: RackNodes) -> None:
     """Distribute the coordinators over the brokers: coordinator 0 prefers the first broker, and so on. The
-    automatic placement depends on the order in which the brokers start."""
+    automatic placement has a random order."""
     brokers = nodes.brokers
     orders = {
         index: tuple(brokers[(index + step) % len(brokers)] for step in range(len(brokers)))

@@ -15,6 +15,7 @@ from moldau.replication.core.follower import FollowerReplica
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.fetching.following import Following
 from moldau.replication.fetching.snapshot_download import SnapshotDownload
+from moldau.server.subsystems.topic_creation_subsystem import TopicsSubsystem
 from moldau.server.topics.topic_creation import TopicCreator
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
@@ -92,8 +93,8 @@ def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
-    """Inserted defect: an internal topic is created with one replica for each broker that is present, and
-    keeps this number of replicas."""
+    """Inserted defect: an internal topic is created at once with one replica for each broker that is present,
+    and keeps this number of replicas."""
     wanted = TopicCreator._internal_topic
 
     def clamped(self: Any, topic: InternalTopic) -> Any:
@@ -102,6 +103,7 @@ def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
         return wanted(self, replace(topic, replication_factor=max(1, count), configs=configs))
 
     patch.setattr(TopicCreator, "_internal_topic", clamped)
+    patch.setattr(TopicsSubsystem, "_lacks_brokers_for", lambda self, topic: False)
 
 
 def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ async def _list_at_once(*_: object) -> None:
         (Recommit, "commit", _commit_nothing, restore, 0),
         (restoring, "_window", _late_objects, restore, 0),
         (restoring, "copy_log", _copy_nothing, restore_cluster, 0),
-        (restoring.Restoring, "_until_nobody_writes", _list_at_once, restore_cluster, 78),
+        (restoring.Restoring, "_until_nobody_writes", _list_at_once, restore_cluster, 35),
     ],
     ids=[
         "no wait for a save",

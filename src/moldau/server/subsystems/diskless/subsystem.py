@@ -66,6 +66,8 @@ class DisklessSubsystem(Subsystem):
         self._metadata_topic = diskless_settings.metadata_topic(config)
         self._loads: set[asyncio.Task[None]] = set()
         self._waits_for_level = False
+        self._is_count_checked = False
+        """Whether the configured number of coordinators was compared with their actual number."""
         times = diskless_settings.coordinator_times(config)
         self.coordinators = DisklessCoordinator(
             machine, times, opener=machine.open_sqlite, cluster_now_ms=metadata.clock.controller_now_ms
@@ -179,8 +181,7 @@ class DisklessSubsystem(Subsystem):
         self.kind.passages.reconfigure()
 
     async def serve(self) -> None:
-        """Create the coordinators' topic. If the topic exists, warn when its partition count differs from the
-        configuration.
+        """Create the coordinators' topic.
 
         The creation waits until the cluster's feature level allows diskless topics.
         """
@@ -189,12 +190,18 @@ class DisklessSubsystem(Subsystem):
             logger.info("diskless topics are enabled, but %s is 0", DISKLESS_FEATURE)
             return
         await self._topics.ensure_soon(self._metadata_topic)
-        self._warn_of_other_partition_count()
+        self._check_partition_count()
 
-    def _warn_of_other_partition_count(self) -> None:
-        """Warn when the configured number of coordinators differs from their actual number."""
+    def _check_partition_count(self) -> None:
+        """When the topic of the coordinators exists, warn once if the configured number of coordinators
+        differs from their actual number."""
+        if self._is_count_checked:
+            return
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
-        if topic is not None and len(topic.partitions) != self._metadata_topic.partition_count:
+        if topic is None:
+            return
+        self._is_count_checked = True
+        if len(topic.partitions) != self._metadata_topic.partition_count:
             logger.warning(
                 "diskless.metadata.topic.num.partitions is %d, but %s has %d partitions, and these count",
                 self._metadata_topic.partition_count,
@@ -245,6 +252,7 @@ class DisklessSubsystem(Subsystem):
         if delta.brokers.entries or any(topic.name == DISKLESS_METADATA_TOPIC for topic in changed):
             for coordinator_id in self._cluster.on_image(image):
                 self.manager.coordinator_moved(coordinator_id)
+        self._check_partition_count()
 
     def _coordinator_changed(self, coordinator_id: int) -> None:
         """Begin or end the leadership of a coordinator on this broker."""

@@ -18,9 +18,6 @@ SHRINKING: Final = 0.9
 """Part of the earlier distance that may be left after :data:`CHECK_S`. If more is left, the pace is too
 slow."""
 
-COPY_WAIT_MS: Final = 100
-"""Maximum wait of a copy's fetch at the leader, in ms. The leader has no records for a copy only if it
-throttles the replication of the partition. The other partitions wait for the end of the fetch."""
 
 Move = Callable[[PartitionKey], None]
 """Moves a partition to another connection."""
@@ -33,12 +30,16 @@ def is_far_behind(size_bytes: int, limits: FetchLimits) -> bool:
 
 
 def copy_limits(limits: FetchLimits) -> FetchLimits:
-    """The limits of requests on a connection for copies. Larger responses would keep the event loops of both
-    brokers busy for longer."""
+    """The limits of requests on a connection for copies.
+
+    Larger responses would keep the event loops of both brokers busy for longer. The leader answers at once,
+    because the other partitions wait for the end of a request. It has no records for a copy only if it
+    throttles the replication of the partition.
+    """
     return replace(
         limits,
         response_max_bytes=min(limits.response_max_bytes, limits.max_bytes),
-        wait_max_ms=min(limits.wait_max_ms, COPY_WAIT_MS),
+        wait_max_ms=0,
     )
 
 

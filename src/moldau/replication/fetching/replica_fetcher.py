@@ -54,7 +54,8 @@ HURRIES_MAX: Final = 5
 """Number of consecutive errors of a partition after which no more requests are cancelled for this
 partition."""
 THROTTLED_S: Final = 0.1
-"""Pause in seconds after which a throttled follower checks its quota again."""
+"""Pause in seconds after which a throttled follower checks its quota again. It is also the pause after which
+a copy that the leader throttles is requested again."""
 CUT_POLL_S: Final = 0.05
 """Pause in seconds after which a fetcher checks again whether a truncation is complete."""
 SYNC_POLL_MS: Final = 5
@@ -240,6 +241,10 @@ class ReplicaFetcher:
         for topic in response.responses:
             for row in topic.partitions:
                 await self._process_answer(PartitionKey(topic.topic_id, row.partition_index), row)
+        if self._turns is not None and not any(
+            row.records for topic in response.responses for row in topic.partitions
+        ):
+            self._pause_copy(self._turns)
         if self._pace is not None:
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
             await asyncio.sleep(self._pace.pause_s(copied_bytes, asyncio.get_running_loop().time()))
@@ -250,6 +255,16 @@ class ReplicaFetcher:
         for key in (turns.current, turns.give(lambda key: self._position(key) is not None)):
             if key is not None:
                 self._session.changed(key)
+
+    def _pause_copy(self, turns: CopyTurns) -> None:
+        """Leave out the partition of a request for some time, because the leader sent no records."""
+        key = turns.current
+        if key is None or self._session.sent(key) is None:
+            return
+        followed = self._followed[key]
+        if followed.held is None:
+            loop = asyncio.get_running_loop()
+            followed.held = loop.call_later(THROTTLED_S, self._free, followed)
 
     def _requested_position(self, key: PartitionKey) -> FetchPosition | None:
         if self._turns is not None and key != self._turns.current:
@@ -356,17 +371,23 @@ class ReplicaFetcher:
                 await self._begin_append()
                 if self._followed.get(key) is not followed:
                     return  # The partition is not followed any more, or was added again.
-            size_bytes += following.append(sent.leader_epoch, part, **offsets).size_bytes
+            size_bytes += self._count(
+                partition, following.append(sent.leader_epoch, part, **offsets).size_bytes
+            )
             self._turn_cost += cost
         followed.failures = 0
-        self._brokers.fetched(size_bytes)
-        if size_bytes and self._quota.is_throttled(partition.topic, key.partition):
-            self._quota.record(size_bytes, asyncio.get_running_loop().time())
         position = following.position()
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
         self._choose_connection(followed, size_bytes, row.high_watermark - position.offset)
+
+    def _count(self, partition: ClassicPartition, size_bytes: int) -> int:
+        """Count appended bytes. Returns their number."""
+        self._brokers.fetched(size_bytes)
+        if size_bytes and self._quota.is_throttled(partition.topic, partition.key.partition):
+            self._quota.record(size_bytes, asyncio.get_running_loop().time())
+        return size_bytes
 
     async def _begin_append(self) -> None:
         """End this iteration of the event loop first if it had enough appends."""

@@ -65,7 +65,7 @@ class OffsetHandlers:
         counts = Counter(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
         )
-        topics = []
+        searches = []
         for topic in request.topics:
             allowed = self._authorizer.allows(
                 context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name
@@ -84,10 +84,15 @@ class OffsetHandlers:
                     )
                     continue
                 rows.append(_refused(part.partition_index, refusal))
-            topics.append(
-                listing.ListOffsetsTopicResponse(name=topic.name, partitions=await asyncio.gather(*rows))
-            )
-        return listing.ListOffsetsResponse(topics=topics)
+            searches.append(asyncio.gather(*rows))
+        # All searches of the request run at the same time, because they have the same deadline.
+        found = await asyncio.gather(*searches)
+        return listing.ListOffsetsResponse(
+            topics=[
+                listing.ListOffsetsTopicResponse(name=topic.name, partitions=rows)
+                for topic, rows in zip(request.topics, found, strict=True)
+            ]
+        )
 
     async def _list_one(
         self,

@@ -109,7 +109,8 @@ def test_a_folder_is_kept_from_one_cluster_to_the_next(tmp_path: pathlib.Path) -
     with moldau.testing.Cluster(brokers=2, data=str(tmp_path)) as cluster:
         create(cluster, "kept", 2)
     with moldau.testing.Cluster(brokers=2, data=str(tmp_path)) as cluster:
-        assert sorted(metadata(cluster.address(2), "kept")[1]) == [1, 2]
+        # A broker may know the leader of the other broker's partition a moment after it is ready.
+        wait_for(lambda: sorted(metadata(cluster.address(2), "kept")[1]) == [1, 2])
     assert (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
     with pytest.raises(RuntimeError, match="the cluster is not running"):
         _ = moldau.testing.Cluster().bootstrap_servers

@@ -173,7 +173,7 @@ def test_deletions_outlive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("configured", ["1", "5"])
 def test_new_partitions_are_assigned_to_existing_coordinators_with_any_config(
-    tmp_path: Path, configured: str
+    tmp_path: Path, configured: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def before(client: Requests) -> None:
         await client.create("t")
@@ -185,4 +185,9 @@ def test_new_partitions_are_assigned_to_existing_coordinators_with_any_config(
             assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
 
     on_a_node(tmp_path, before, **{"diskless.metadata.topic.num.partitions": "2"})
+    assert "and these count" not in caplog.text
     on_a_node(tmp_path, after, **{"diskless.metadata.topic.num.partitions": configured})
+    warning = (
+        f"diskless.metadata.topic.num.partitions is {configured}, but __diskless_metadata has 2 partitions"
+    )
+    assert caplog.text.count(warning) == 1

@@ -18,7 +18,6 @@ SHRINKING: Final = 0.9
 """Part of the earlier distance that may be left after :data:`CHECK_S`. If more is left, the pace is too
 slow."""
 
-
 Move = Callable[[PartitionKey], None]
 """Moves a partition to another connection."""
 

@@ -190,7 +190,6 @@ class DisklessSubsystem(Subsystem):
             logger.info("diskless topics are enabled, but %s is 0", DISKLESS_FEATURE)
             return
         await self._topics.ensure_soon(self._metadata_topic)
-        self._check_partition_count()
 
     def _check_partition_count(self) -> None:
         """When the topic of the coordinators exists, warn once if the configured number of coordinators

@@ -13,7 +13,7 @@ from moldau.storage.critical_logs.recovery_report import RecoveryReport
 from moldau.storage.log.config import LogConfig
 from moldau.storage.segments import batch_scan
 from moldau.storage.segments.batch_scan import scan, scan_checked, scan_headers
-from moldau.storage.segments.segment import Segment
+from moldau.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from moldau.storage.segments.segment_recovery import recover_segment
 
 PATH = "/log/00000000000000000000.log"
@@ -83,6 +83,8 @@ def test_batches_that_recovery_accepts_are_durable_and_indexed(content, recovery
     for position, header, _ in one_by_one(content):
         if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
             break
+        if header.last_offset > MAX_RELATIVE_OFFSET:
+            break
         accepted, end_offset = position + header.size_bytes, header.next_offset
         epoch = header.partition_leader_epoch
     disk, file = file_of(content)
@@ -97,6 +99,19 @@ def test_batches_that_recovery_accepts_are_durable_and_indexed(content, recovery
         assert inode.synced[durable_from:] == content[durable_from:accepted]
     for position, header, _ in one_by_one(content[:accepted]):
         assert segment.position_of(header.base_offset) == position
+
+
+def test_a_batch_whose_base_offset_is_damaged_is_removed():
+    """The checksum of a batch does not include its base offset. No segment contains an offset that is so far
+    behind its first offset."""
+    first, second = (
+        build_batch([Record(0, 1, None, b"v" * 200)], base_offset=n, leader_epoch=1) for n in (0, 1)
+    )
+    damaged = b"\x01" + second[1:]
+    disk, file = file_of(first + damaged)
+    segment = Segment(disk, "/log", 0, LogConfig(index_interval_bytes=100))
+    assert recover_segment(disk, segment, 0, RecoveryReport(), may_be_torn=True) == 1
+    assert file.read_at(0, 1 << 20) == first
 
 
 def test_small_batches_are_written_in_large_pieces(monkeypatch):

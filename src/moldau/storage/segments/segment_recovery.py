@@ -17,7 +17,7 @@ from moldau.storage.critical_logs.integrity_check import valid_batch_behind
 from moldau.storage.critical_logs.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.folders.file_names import CUT_SUFFIX, LOG_SUFFIX
 from moldau.storage.segments.batch_scan import scan_checked
-from moldau.storage.segments.segment import Segment
+from moldau.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 _COPIED_BYTES: Final = 4 * 1024 * 1024
 _REWRITTEN_BYTES: Final = 1024 * 1024
@@ -41,6 +41,8 @@ def recover_segment(
         if base_offset < end_offset or batch_epoch < epoch:
             break
         last_offset = base_offset + last_offset_delta
+        if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            break  # The base offset is damaged. The checksum does not include it.
         if rewritten_from is None and last_offset >= recovery_point:
             rewritten_from = position
         note_batch(position, length + LOG_OVERHEAD_BYTES, last_offset, max_timestamp_ms)

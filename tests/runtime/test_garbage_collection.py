@@ -183,3 +183,13 @@ def test_few_objects_of_a_node_that_does_not_grow_are_not_frozen(collector: None
         assert last() is None
 
     play(story)
+
+
+def test_a_slow_check_of_a_growing_process_is_repeated_later() -> None:
+    """Near the number of objects that are frozen together, checks would otherwise take a large share of the
+    time."""
+    almost = garbage_collection.PIECE_OBJECTS - 1
+    quick_s, slow_s = (garbage_collection._pause_s(almost, 1_000.0, check_s) for check_s in (0.0, 0.002))
+    assert quick_s == garbage_collection.LOOK_AGAIN_S
+    assert slow_s == pytest.approx(0.002 / garbage_collection.LOOK_SHARE)
+    assert garbage_collection._pause_s(almost, 1_000.0, 60.0) == garbage_collection.LOOK_EVERY_S

@@ -29,6 +29,9 @@ LOOK_EVERY_S: Final = 0.2
 LOOK_AGAIN_S: Final = 0.02
 """Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new
 objects."""
+LOOK_SHARE: Final = 0.02
+"""Maximum share of the time that the checks may take. Near ``PIECE_OBJECTS`` objects, a busy process would
+otherwise check each ``LOOK_AGAIN_S``, which took 8 % of the time of a node with many small transactions."""
 PIECE_OBJECTS: Final = 30_000
 """Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU."""
 STABLE_S: Final = 10.0
@@ -88,12 +91,13 @@ async def keep_collections_short() -> None:
     stable, stable_since_s = 0, last_full_s
     while True:
         await asyncio.sleep(pause_s)
+        began_s = loop.time()
         new, now_s = _new_objects(), loop.time()
         if abs(new - stable) > STABLE_CHANGE:
             stable, stable_since_s = new, now_s
         is_stable = new >= STABLE_OBJECTS and now_s - stable_since_s >= STABLE_S
         if new < PIECE_OBJECTS and not is_stable:
-            pause_s, last = _pause_s(new, (new - last) / pause_s), new
+            pause_s, last = _pause_s(new, (new - last) / pause_s, now_s - began_s), new
             continue
         pause_s, last = LOOK_AGAIN_S, 0
         blocks = sys.getallocatedblocks()
@@ -111,13 +115,14 @@ async def keep_collections_short() -> None:
             kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
 
 
-def _pause_s(new: int, growth_per_s: float) -> float:
+def _pause_s(new: int, growth_per_s: float, check_s: float) -> float:
     """The time until there are ``PIECE_OBJECTS`` new objects, if their number continues to grow by
     ``growth_per_s``. In a process that does not grow, the automatic collections keep this number within
-    limits."""
+    limits. ``check_s`` is the duration of the last check, in seconds."""
     if growth_per_s <= 0:
         return LOOK_EVERY_S
-    return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, (PIECE_OBJECTS - new) / growth_per_s))
+    needed_s = (PIECE_OBJECTS - new) / growth_per_s
+    return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, check_s / LOOK_SHARE, needed_s))
 
 
 def _new_objects() -> int:

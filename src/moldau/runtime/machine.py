@@ -12,7 +12,9 @@ from moldau.runtime.entropy import Entropy, SystemEntropy
 from moldau.runtime.fair_lane import FairLane
 from moldau.runtime.files.descriptor_shares import allow_many_open_files
 from moldau.runtime.files.disk import Disk
+from moldau.runtime.files.kernel_syncs import KernelSyncs
 from moldau.runtime.files.local_disk import LocalDisk
+from moldau.runtime.files.syncs import FileSyncs, WorkerSyncs
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.unreadable import UnreadableBatches
 from moldau.runtime.workers import ThreadWorkers, Workers
@@ -40,16 +42,23 @@ class Machine:
     """A clock for the decision whether data are old enough to be deleted. If ``clock`` jumps ahead, this
     clock does not jump."""
 
+    syncs: FileSyncs = field(init=False)
+    """Syncs the files of logs that wait for each sync."""
+
     opening: FairLane = field(init=False)
     """The thread that decompresses batches that are too large for the event loop. It serves all clients
     fairly."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deletion_clock", DeletionClock(self.clock))
+        object.__setattr__(self, "syncs", self.syncs_with(self.workers))
         object.__setattr__(self, "opening", FairLane(self.workers.lane(OPENING)))
 
     boot_id: str = ""
     """Identifies the current boot of the machine. It is empty when the boot is not known."""
+
+    syncs_with: Callable[[Workers], FileSyncs] = WorkerSyncs
+    """A function that makes ``syncs`` from the workers."""
 
     @staticmethod
     def real() -> "Machine":
@@ -61,8 +70,14 @@ class Machine:
             SystemEntropy(),
             LocalDisk(),
             ThreadWorkers(min(8, 2 + (os.cpu_count() or 1))),
+            syncs_with=lambda workers: KernelSyncs(WorkerSyncs(workers)),
             boot_id=_boot_id(),
         )
+
+    def close(self) -> None:
+        """Wait for the workers and for syncs in progress. Call this after the event loop has ended."""
+        self.syncs.close()
+        self.workers.close()
 
 
 def _boot_id() -> str:

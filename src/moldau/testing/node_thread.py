@@ -154,7 +154,7 @@ class NodeThread:
         """End the thread of a node that has stopped."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_TIMEOUT_S)
-        self._machine.workers.close()
+        self._machine.close()
 
     def kill(self) -> None:
         """End the node as SIGKILL does. Written bytes are kept, and no further code of the node runs."""
@@ -163,7 +163,7 @@ class NodeThread:
         if not self._ended.wait(CALL_TIMEOUT_S):
             raise RuntimeError(f"node {self.node_id} did not end within {CALL_TIMEOUT_S:.0f} s")
         # A write that is in progress in a thread is completed, like a system call of a killed process.
-        self._machine.workers.close()
+        self._machine.close()
         self._disk.free_locks()
 
     def _run(self) -> None:

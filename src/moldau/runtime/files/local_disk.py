@@ -6,14 +6,16 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from moldau.runtime import recycled_memory
 from moldau.runtime.buffers import Buffer
 from moldau.runtime.files import residency
 from moldau.runtime.files.descriptor_cache import NO_DESCRIPTOR, PROCESS, DescriptorCache
 from moldau.runtime.files.disk import DiskError, DiskSpace, File, Lock
+
+T = TypeVar("T")
 
 _FADVISE = getattr(os, "posix_fadvise", None)  # posix_fadvise does not exist on macOS
 
@@ -314,6 +316,11 @@ class LocalFile:
     def sync(self) -> None:
         with self._used() as descriptor:
             os.fdatasync(descriptor)
+
+    def with_descriptor(self, use: Callable[[int], T]) -> T:
+        """Call a function with the file's descriptor, which stays open during the call."""
+        with self._used() as descriptor:
+            return use(descriptor)
 
     def fill(self, content: Buffer) -> None:
         view = memoryview(content)

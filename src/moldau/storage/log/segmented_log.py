@@ -302,14 +302,16 @@ class SegmentedLog:
         self,
         from_offset: int,
         up_to: int,
-        sync_beside: Callable[[], None] = lambda: None,
+        sync_beside: Callable[[], None] | None = None,
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """Make durable every segment that ends at or above ``from_offset`` and begins below ``up_to``.
 
-        The worker calls ``sync_beside``, and syncs the segments, the oldest first. At the end it calls
+        A worker calls ``sync_beside``, and syncs the segments, the oldest first. At the end it calls
         ``then``. A segment that ends exactly at ``from_offset`` is included. It may have been sealed after
         its last sync, and sealing completes its indexes.
+
+        If only one log file must be synced, no worker is needed.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]
@@ -318,7 +320,15 @@ class SegmentedLog:
         folder_changed, self.folder_changed = self.folder_changed, False
         self.hold_files()
         try:
-            await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside, then)
+            if (
+                sync_beside is None
+                and not folder_changed
+                and len(segments) == 1
+                and segments[0].has_synced_indexes
+            ):
+                await self._machine.syncs.sync(segments[0].file, then)
+            else:
+                await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside, then)
         finally:
             self.release_files()
 
@@ -326,10 +336,11 @@ class SegmentedLog:
         self,
         segments: list[Segment],
         folder_changed: bool,
-        sync_beside: Callable[[], None] = lambda: None,
+        sync_beside: Callable[[], None] | None = None,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        sync_beside()
+        if sync_beside is not None:
+            sync_beside()
         for segment in segments:
             segment.sync()
         if folder_changed:

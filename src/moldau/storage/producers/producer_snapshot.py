@@ -166,6 +166,11 @@ class ProducerSnapshots:
         except (FileNotFoundError, CorruptSnapshotError):
             return []
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether :meth:`sync` has nothing to do."""
+        return not self._unsynced
+
     def sync(self) -> None:
         """Sync snapshots that were not written durably. This may run while :meth:`take_snapshot` runs."""
         for written in sorted(self._unsynced):

@@ -321,6 +321,11 @@ class Segment:
             self.file.truncate(self.size_bytes)
             self.file.sync()
 
+    @property
+    def has_synced_indexes(self) -> bool:
+        """Whether :meth:`sync` needs to sync only the log file."""
+        return self.offset_index.is_synced and self.time_index.is_synced and self.transaction_index.is_synced
+
     def sync(self) -> None:
         """Make the segment durable. Its indexes must be written before this call. This call blocks."""
         self.file.sync()

@@ -164,6 +164,11 @@ class SparseIndex:
             self._written = len(self._keys)
             self._dirty = True
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether all written entries are durable."""
+        return not self._dirty
+
     def sync(self) -> None:
         """Make written entries durable. This call blocks. An append that seals the index may run at the same
         time."""

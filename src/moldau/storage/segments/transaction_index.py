@@ -143,9 +143,14 @@ class TransactionIndex:
             file.close()
         self._has_sum = True
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether :meth:`sync` has nothing to do."""
+        return not self._entries and not self._is_shortened
+
     def sync(self) -> None:
         """Make written and dropped entries durable. This call blocks."""
-        if self._entries or self._is_shortened:
+        if not self.is_synced:
             # The segment may have been deleted in the meantime.
             with contextlib.suppress(FileNotFoundError):
                 file = self._disk.open(self.path)

@@ -40,7 +40,7 @@ class LogFlusher:
                     await segments.sync(
                         offsets.flushed_offset,
                         end_offset,
-                        self._sync_beside,
+                        None if self._has_synced_beside else self._sync_beside,
                         self._noting_durable(end_offset),
                     )
                 except OSError as error:
@@ -79,6 +79,11 @@ class LogFlusher:
     @staticmethod
     def _note_with_checksum(note: Callable[[int], None], last: tuple[File, int]) -> None:
         note(checksum_at(*last))
+
+    @property
+    def _has_synced_beside(self) -> bool:
+        """Whether :meth:`_sync_beside` has nothing to do."""
+        return self._state.epochs.is_saved and self._state.producers.snapshots.is_synced
 
     def _sync_beside(self) -> None:
         """Sync the leader epochs and producer snapshots. Without them, batches are not durable. This call

@@ -1,0 +1,201 @@
+"""Syncs of files by threads of the kernel, with the asynchronous I/O of Linux (``io_submit``).
+
+A worker thread of this process would need the interpreter before and after its system call. The event loop
+releases the interpreter at each system call, so the two threads would constantly exchange it. For a log that
+syncs a thousand times a second, these exchanges cost more CPU time than everything else in the sync. Here,
+the event loop submits the sync, and the kernel reports the end of the sync to a descriptor on which the event
+loop waits.
+
+Linux supports ``IOCB_CMD_FDSYNC`` for every file system since version 4.18. Container runtimes permit the
+system calls, unlike those of io_uring. If the kernel refuses a sync, a worker thread makes it.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from moldau.runtime.files.disk import DiskError, File
+from moldau.runtime.files.local_disk import LocalFile
+from moldau.runtime.files.syncs import FileSyncs
+
+IN_PROGRESS_MAX: Final = 128
+"""Maximum number of syncs in progress. Workers make any further syncs."""
+
+_SYSTEM_CALLS: Final = {
+    # io_setup, io_destroy, io_getevents, io_submit
+    "x86_64": (206, 207, 208, 209),
+    "aarch64": (0, 1, 4, 2),
+}
+_DATA_SYNC: Final = 3  # IOCB_CMD_FDSYNC
+_REPORTS_TO_DESCRIPTOR: Final = 1  # IOCB_FLAG_RESFD
+_REQUEST: Final = struct.Struct("<QIIHhIQQqQII")
+"""``struct iocb`` on a little-endian machine: data, key, rw_flags, opcode, priority, descriptor, buffer,
+size, offset, reserved, flags, descriptor for the report."""
+_EVENT: Final = struct.Struct("<QQqq")
+"""``struct io_event``: data of the request, address of the request, result, second result."""
+
+Number = int
+"""The number of a request in its queue."""
+
+
+class SyncQueue(Protocol):
+    """Requests to the kernel to sync files."""
+
+    @property
+    def descriptor(self) -> int:
+        """A descriptor that is readable when a request has ended."""
+        ...
+
+    def submit(self, descriptor: int, number: Number) -> int:
+        """Request a sync of an open file. The file may be closed after the call. Returns 0, or the error
+        number if the kernel does not accept the request."""
+        ...
+
+    def ended(self) -> list[tuple[Number, int]]:
+        """The requests that have ended since the last call, each with its result: 0, or a negative error
+        number."""
+        ...
+
+    def close(self) -> None:
+        """Wait for all requests, and release the queue."""
+        ...
+
+
+class KernelQueue:
+    """A context of Linux AIO. Raises ``OSError`` if the system does not support it."""
+
+    def __init__(self, size: int = IN_PROGRESS_MAX) -> None:
+        calls = _SYSTEM_CALLS.get(platform.machine()) if sys.platform == "linux" else None
+        if calls is None or sys.byteorder != "little":
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        self._setup, self._destroy, self._get_events, self._submit = calls
+        # PyDLL keeps the interpreter during a call. None of the calls waits, except the last one.
+        self._call = ctypes.PyDLL(None, use_errno=True).syscall
+        self._call.restype = ctypes.c_long
+        self._request = ctypes.create_string_buffer(_REQUEST.size)
+        self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
+        self._events = ctypes.create_string_buffer(_EVENT.size * size)
+        self._no_time = ctypes.create_string_buffer(16)  # a timespec of zeros
+        self._size = ctypes.c_long(size)
+        self._context = ctypes.c_ulong(0)
+        if self._call(self._setup, self._size, ctypes.byref(self._context)) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        try:
+            self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            self._call(self._destroy, self._context)
+            raise
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
+
+    def submit(self, descriptor: int, number: Number) -> int:
+        _REQUEST.pack_into(
+            self._request,
+            0,
+            number,
+            *(0, 0),
+            *(_DATA_SYNC, 0, descriptor),
+            *(0, 0, 0, 0),
+            *(_REPORTS_TO_DESCRIPTOR, self._descriptor),
+        )
+        if self._call(self._submit, self._context, ctypes.c_long(1), self._requests) == 1:
+            return 0
+        return ctypes.get_errno()
+
+    def ended(self) -> list[tuple[Number, int]]:
+        try:
+            os.eventfd_read(self._descriptor)
+        except BlockingIOError:
+            return []
+        count = self._call(
+            self._get_events, self._context, ctypes.c_long(0), self._size, self._events, self._no_time
+        )
+        return [
+            (number, result)
+            for number, _, result, _ in _EVENT.iter_unpack(self._events.raw[: _EVENT.size * max(0, count)])
+        ]
+
+    def close(self) -> None:
+        self._call(self._destroy, self._context)
+        os.close(self._descriptor)
+
+
+class KernelSyncs:
+    """Syncs local files in the kernel. ``otherwise`` syncs the files that the kernel does not accept."""
+
+    def __init__(self, otherwise: FileSyncs, new_queue: Callable[[], SyncQueue] = KernelQueue) -> None:
+        self._otherwise = otherwise
+        self._new_queue = new_queue
+        self._is_unsupported = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: SyncQueue | None = None
+        self._waiting: dict[Number, asyncio.Future[int]] = {}
+        self._last_number = 0
+
+    async def sync(self, file: File, then: Callable[[], None]) -> None:
+        submitted = self._submit(file)
+        if submitted is None:
+            await self._otherwise.sync(file, then)
+            return
+        result = await submitted
+        if result < 0:
+            raise DiskError(-result, os.strerror(-result), file.path)
+        then()
+
+    def _submit(self, file: File) -> "asyncio.Future[int] | None":
+        """Request the sync. Returns its future result, or ``None`` if the kernel cannot make the sync."""
+        loop = asyncio.get_running_loop()
+        queue = self._queue if loop is self._loop else self._open(loop)
+        if queue is None or not isinstance(file, LocalFile) or len(self._waiting) >= IN_PROGRESS_MAX:
+            return None
+        self._last_number = number = self._last_number + 1
+        if file.with_descriptor(lambda descriptor: queue.submit(descriptor, number)):
+            return None  # a worker makes the sync, and reports the error if it fails, too
+        future = self._waiting[number] = loop.create_future()
+        return future
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> SyncQueue | None:
+        """Open a queue for an event loop. Returns ``None`` if the system does not support queues."""
+        if self._is_unsupported:
+            return None
+        self._release()
+        try:
+            queue = self._new_queue()
+        except OSError:
+            self._is_unsupported = True
+            return None
+        loop.add_reader(queue.descriptor, self._on_ended)
+        self._queue, self._loop = queue, loop
+        return queue
+
+    def _on_ended(self) -> None:
+        if self._queue is None:
+            return
+        for number, result in self._queue.ended():
+            future = self._waiting.pop(number)
+            if not future.done():  # the task that waits may have been cancelled
+                future.set_result(result)
+
+    def close(self) -> None:
+        """Wait for the syncs in progress. Their callers get no result, so call this only after the event loop
+        has ended."""
+        self._release()
+        self._otherwise.close()
+
+    def _release(self) -> None:
+        queue, loop = self._queue, self._loop
+        self._queue = self._loop = None
+        self._waiting.clear()
+        if queue is not None:
+            if loop is not None and not loop.is_closed():
+                loop.remove_reader(queue.descriptor)
+            queue.close()

@@ -199,8 +199,10 @@ class InSyncSets:
     ) -> bool:
         code = row.error_code
         if code is ErrorCode.none:
-            before = partition.leading.committed(row.leader_epoch, tuple(row.isr), row.partition_epoch)
-            self._meters.committed(len(row.isr) if before is None else before, len(row.isr))
+            partition.leading.committed(row.leader_epoch, tuple(row.isr), row.partition_epoch)
+            # The leader's set cannot be compared, because the metadata with the change may arrive before
+            # this response.
+            self._meters.committed(proposal.former_size, len(row.isr))
             return True
         self._meters.failures.value += 1
         if code in _SUPERSEDED:

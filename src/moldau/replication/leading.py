@@ -116,19 +116,14 @@ class Leading:
             return None
         return leader.propose(self._monotonic_ms(), lag_ms_max, local_broker_epoch=local_broker_epoch)
 
-    def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> int | None:
+    def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> None:
         """Record the controller's response to a proposal of ``leader_epoch``. ``in_sync`` is the set that the
-        controller now has.
-
-        Returns the former size of the set. Returns ``None`` if this epoch has ended.
-        """
+        controller now has. Does nothing if this epoch has ended."""
         leader: LeaderReplica | None = self._replica.leader
         if leader is None or leader.leader_epoch != leader_epoch:
-            return None
-        before = len(leader.in_sync)
+            return
         if leader.set_changed(in_sync, partition_epoch):
             self._watermark_moved()
-        return before
 
     def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
         """Record that a proposal has failed, because the controller refused it or did not answer."""

@@ -77,6 +77,8 @@ class InSyncProposal:
     """The committed partition epoch on which the proposal is based. The controller refuses any other epoch.
     """
     members: tuple[InSyncMember, ...]
+    former_size: int
+    """Number of replicas in the committed set on which the proposal is based."""
 
     @property
     def in_sync(self) -> frozenset[int]:
@@ -396,7 +398,9 @@ class LeaderReplica:
         proposed = (self.in_sync - self.lagging(now_ms, lag_ms_max)) | joining
         if proposed != self.in_sync:
             members = [self._member(replica, local_broker_epoch) for replica in sorted(proposed)]
-            self.pending = InSyncProposal(self.leader_epoch, self.partition_epoch, tuple(members))
+            self.pending = InSyncProposal(
+                self.leader_epoch, self.partition_epoch, tuple(members), len(self.in_sync)
+            )
         self._bounds_changed()
         return self.pending
 

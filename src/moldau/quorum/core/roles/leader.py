@@ -58,6 +58,8 @@ class Leader(Role):
         """The progress of each replica that is not counted as a voter."""
         self._voter_progress = {voter_id: ReplicaProgress(last_fetch_ms=None) for voter_id in others}
         self._voters = core.voters
+        self._leaving: set[ReplicaKey] = set()
+        """The voters that the latest set of voters does not contain any more."""
         self._majority_high_watermark: int | None = None
         self._heard_in_window: set[int] = set()
         self._check_quorum_deadline_ms = core.now_ms + core.settings.check_quorum_timeout_ms
@@ -129,6 +131,7 @@ class Leader(Role):
         """Use the new voters. There is no election. The leader keeps the progress of the other voters."""
         core, before = self.core, self._voters
         self._voters = core.voters
+        self._leaving = {voter.key for voter in before if not core.voters.has(voter.key)}
         for voter in before:
             if voter.key.id in self._voter_progress and not core.voters.has(voter.key):
                 self.progress[voter.key] = self._voter_progress.pop(voter.key.id)
@@ -274,10 +277,26 @@ class Leader(Role):
             self._reconfiguration.on_committed(offset)
 
     def _has_news(self, request: FetchRequest) -> bool:
+        """Whether a waiting fetch must be answered now.
+
+        An observer uses only committed records. If it got records before they are committed, it would need a
+        second response to each record, with the new high watermark.
+        """
         known = self._majority_high_watermark
-        return request.log_end.offset < self.core.log.log_end.offset or (
-            known is not None and request.high_watermark < known
-        )
+        if known is not None and request.high_watermark < known:
+            return True
+        end_offset = self.core.log.log_end.offset
+        if known is not None and not self._is_or_was_voter(request.replica):
+            end_offset = known
+        return request.log_end.offset < end_offset
+
+    def _is_or_was_voter(self, replica: ReplicaKey) -> bool:
+        """Whether a replica is a voter, or is a voter until the latest set of voters is committed."""
+        if self._counts(replica):
+            return True
+        logged = self.core.log.voters
+        is_committed = logged is None or logged.offset < (self._majority_high_watermark or 0)
+        return not is_committed and replica in self._leaving
 
     def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
         answer, offset = self._fetch_answer(), request.log_end.offset

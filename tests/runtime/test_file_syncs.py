@@ -44,7 +44,7 @@ class ScriptedQueue:
         self._refusal = refusal
         self._results: list[tuple[int, int]] = []
         self.numbers: list[int] = []
-        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+        self.descriptor, self._report = os.pipe()
 
     def submit(self, descriptor: int, number: int) -> int:
         os.fstat(descriptor)  # the file is open
@@ -54,15 +54,16 @@ class ScriptedQueue:
 
     def end(self, *results: tuple[int, int]) -> None:
         self._results += results
-        os.eventfd_write(self.descriptor, 1)
+        os.write(self._report, b"1")
 
     def ended(self) -> list[tuple[int, int]]:
-        os.eventfd_read(self.descriptor)
+        os.read(self.descriptor, 1)
         results, self._results = self._results, []
         return results
 
     def close(self) -> None:
         os.close(self.descriptor)
+        os.close(self._report)
 
 
 @pytest.fixture(params=["workers", "kernel"])
@@ -175,13 +176,17 @@ def test_workers_make_a_sync_that_the_kernel_refuses(file: File, refusal: int) -
     syncs.close()
 
 
-def test_without_support_of_the_system_workers_make_all_syncs(file: File) -> None:
+@pytest.mark.parametrize(("number", "expected_attempts"), [(errno.ENOSYS, 1), (errno.EAGAIN, 3)])
+def test_without_support_of_the_system_workers_make_all_syncs(
+    file: File, number: int, expected_attempts: int
+) -> None:
+    """If only the queues of the machine are used up, the next sync tries again."""
     others, attempts = RecordingSyncs(), 0
 
     def unsupported() -> ScriptedQueue:
         nonlocal attempts
         attempts += 1
-        raise OSError(errno.ENOSYS, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
     async def story() -> None:
         syncs = KernelSyncs(others, unsupported)
@@ -190,7 +195,7 @@ def test_without_support_of_the_system_workers_make_all_syncs(file: File) -> Non
 
     asyncio.run(story())
     assert others.paths == [file.path] * 3
-    assert attempts == 1
+    assert attempts == expected_attempts
 
 
 def test_a_sync_may_end_after_its_caller_was_cancelled(file: File) -> None:
@@ -212,3 +217,25 @@ def test_a_sync_may_end_after_its_caller_was_cancelled(file: File) -> None:
     asyncio.run(story())
     syncs.close()
     assert not unhandled
+
+
+def test_a_queue_without_an_owner_is_released() -> None:
+    queue = kernel_queue()
+    descriptor = queue.descriptor
+    del queue
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_two_event_loops_cannot_use_one_object_at_the_same_time(file: File) -> None:
+    syncs = KernelSyncs(RecordingSyncs(), ScriptedQueue)
+
+    async def outer() -> None:
+        waiting = asyncio.ensure_future(syncs.sync(file, lambda: None))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another running event loop"):
+            await asyncio.to_thread(asyncio.run, syncs.sync(file, lambda: None))
+        waiting.cancel()
+
+    asyncio.run(outer())
+    syncs.close()

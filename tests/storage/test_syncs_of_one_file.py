@@ -2,6 +2,7 @@
 files."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -11,7 +12,7 @@ from moldau.protocol.partitions import TopicPartition
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.runtime import InlineWorkers, Machine, SeededEntropy
+from moldau.runtime import DiskError, ErrorCode, InlineWorkers, KafkaError, Machine, SeededEntropy
 from moldau.runtime.files.disk import File
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
@@ -25,19 +26,28 @@ class Routes(InlineWorkers):
 
     def __init__(self) -> None:
         self.used: list[str] = []
+        self.failure: BaseException | None = None
+        """Raised instead of the next work."""
+
+    def _meet(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self.used.append("worker")
+        self._meet()
         return await super().run(function, *args, **kwargs)
 
     async def sync(self, file: File, then: Callable[[], None]) -> None:
         self.used.append("file")
+        self._meet()
         file.sync()
         then()
 
 
 class House:
-    """A log with an index entry for every 1,000 bytes. Nothing of the log is unsynced at the beginning."""
+    """A log with an index entry for every 1,000 bytes. It has one record, and was never flushed."""
 
     def __init__(self, box: Any) -> None:
         self.routes = Routes()
@@ -48,7 +58,6 @@ class House:
         self.log = PartitionLog.open(machine, "/data/t-0", TopicPartition("t", 0), config)
         self._time_ms = box.clock.time_ms
         self.append(1)
-        assert self.route() == ["worker"], "the names of the files were not durable"
 
     def append(self, size: int, epoch: int = 0) -> None:
         batch = build_batch([Record(0, self._time_ms, None, bytes(size), ())])
@@ -63,7 +72,10 @@ class House:
 
 @pytest.fixture
 def house(box: Any) -> House:
-    return House(box)
+    """Nothing of its log is unsynced."""
+    made = House(box)
+    assert made.route() == ["worker"], "the names of the files were not durable"
+    return made
 
 
 def test_an_append_to_the_active_segment_needs_no_worker(house: House) -> None:
@@ -94,3 +106,24 @@ def test_a_worker_syncs_several_segments(house: House) -> None:
     assert house.route() == ["worker"]
     house.append(1)
     assert house.route() == ["file"]
+
+
+def test_file_names_are_still_not_durable_after_a_cancelled_flush(house: House) -> None:
+    house.log.segments.folder_changed = True  # as after the removal of a segment
+    house.append(1)
+    house.routes.failure = asyncio.CancelledError()
+    with pytest.raises(asyncio.CancelledError):
+        house.route()
+    assert house.route() == ["worker"]
+    house.append(1)
+    assert house.route() == ["file"]
+
+
+def test_a_log_goes_offline_if_its_file_cannot_be_synced(house: House) -> None:
+    house.append(1)
+    house.routes.failure = DiskError(errno.EIO, "Input/output error", "/data/t-0/0.log")
+    with pytest.raises(KafkaError) as raised:
+        house.route()
+    assert raised.value.code is ErrorCode.kafka_storage_error
+    with pytest.raises(KafkaError):
+        house.append(1)

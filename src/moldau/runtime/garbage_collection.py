@@ -30,8 +30,9 @@ LOOK_AGAIN_S: Final = 0.02
 """Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new
 objects."""
 LOOK_SHARE: Final = 0.02
-"""Maximum share of the time that the checks may take. Near ``PIECE_OBJECTS`` objects, a busy process would
-otherwise check each ``LOOK_AGAIN_S``, which took 8 % of the time of a node with many small transactions."""
+"""Maximum share of the time that the checks may take, if a check takes less than 4 ms. Near
+``PIECE_OBJECTS`` objects, a busy process would otherwise check each ``LOOK_AGAIN_S``, which took 8 % of the
+time of a node with many small transactions."""
 PIECE_OBJECTS: Final = 30_000
 """Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU."""
 STABLE_S: Final = 10.0

@@ -13,16 +13,20 @@ system calls, unlike those of io_uring. If the kernel refuses a sync, a worker t
 import asyncio
 import ctypes
 import errno
+import logging
 import os
 import platform
 import struct
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from moldau.runtime.files.disk import DiskError, File
 from moldau.runtime.files.local_disk import LocalFile
 from moldau.runtime.files.syncs import FileSyncs
+
+_log = logging.getLogger(__name__)
 
 IN_PROGRESS_MAX: Final = 128
 """Maximum number of syncs in progress. Workers make any further syncs."""
@@ -40,7 +44,11 @@ size, offset, reserved, flags, descriptor for the report."""
 _EVENT: Final = struct.Struct("<QQqq")
 """``struct io_event``: data of the request, address of the request, result, second result."""
 
-Number = int
+_NEVER: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
+"""Error numbers of a system that does not permit these system calls. Other errors may end, for example when
+other processes release their queues (``fs.aio-max-nr``)."""
+
+RequestNumber = int
 """The number of a request in its queue."""
 
 
@@ -52,12 +60,12 @@ class SyncQueue(Protocol):
         """A descriptor that is readable when a request has ended."""
         ...
 
-    def submit(self, descriptor: int, number: Number) -> int:
+    def submit(self, descriptor: int, number: RequestNumber) -> int:
         """Request a sync of an open file. The file may be closed after the call. Returns 0, or the error
         number if the kernel does not accept the request."""
         ...
 
-    def ended(self) -> list[tuple[Number, int]]:
+    def ended(self) -> list[tuple[RequestNumber, int]]:
         """The requests that have ended since the last call, each with its result: 0, or a negative error
         number."""
         ...
@@ -72,10 +80,10 @@ class KernelQueue:
 
     def __init__(self, size: int = IN_PROGRESS_MAX) -> None:
         calls = _SYSTEM_CALLS.get(platform.machine()) if sys.platform == "linux" else None
-        if calls is None or sys.byteorder != "little":
+        if calls is None or sys.byteorder != "little" or sys.maxsize < 2**32:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._setup, self._destroy, self._get_events, self._submit = calls
-        # PyDLL keeps the interpreter during a call. None of the calls waits, except the last one.
+        # PyDLL keeps the interpreter during a call. These calls do not wait.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         self._request = ctypes.create_string_buffer(_REQUEST.size)
@@ -92,26 +100,37 @@ class KernelQueue:
         except OSError:
             self._call(self._destroy, self._context)
             raise
+        # The number of queues of a machine is limited, so the queue of an owner that was not closed is also
+        # released.
+        self._release = weakref.finalize(self, _release, self._destroy, self._context, self._descriptor)
+        self._release.atexit = False
 
     @property
     def descriptor(self) -> int:
         return self._descriptor
 
-    def submit(self, descriptor: int, number: Number) -> int:
+    def submit(self, descriptor: int, number: RequestNumber) -> int:
         _REQUEST.pack_into(
             self._request,
             0,
             number,
-            *(0, 0),
-            *(_DATA_SYNC, 0, descriptor),
-            *(0, 0, 0, 0),
-            *(_REPORTS_TO_DESCRIPTOR, self._descriptor),
+            0,  # key
+            0,  # rw_flags
+            _DATA_SYNC,
+            0,  # priority
+            descriptor,
+            0,  # buffer
+            0,  # size
+            0,  # offset
+            0,  # reserved
+            _REPORTS_TO_DESCRIPTOR,
+            self._descriptor,
         )
         if self._call(self._submit, self._context, ctypes.c_long(1), self._requests) == 1:
             return 0
-        return ctypes.get_errno()
+        return ctypes.get_errno() or errno.EIO
 
-    def ended(self) -> list[tuple[Number, int]]:
+    def ended(self) -> list[tuple[RequestNumber, int]]:
         try:
             os.eventfd_read(self._descriptor)
         except BlockingIOError:
@@ -125,8 +144,13 @@ class KernelQueue:
         ]
 
     def close(self) -> None:
-        self._call(self._destroy, self._context)
-        os.close(self._descriptor)
+        self._release()
+
+
+def _release(destroy: int, context: ctypes.c_ulong, descriptor: int) -> None:
+    # The call waits for the requests in progress, so CDLL releases the interpreter during it.
+    ctypes.CDLL(None).syscall(ctypes.c_long(destroy), context)
+    os.close(descriptor)
 
 
 class KernelSyncs:
@@ -138,7 +162,7 @@ class KernelSyncs:
         self._is_unsupported = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SyncQueue | None = None
-        self._waiting: dict[Number, asyncio.Future[int]] = {}
+        self._waiting: dict[RequestNumber, asyncio.Future[int]] = {}
         self._last_number = 0
 
     async def sync(self, file: File, then: Callable[[], None]) -> None:
@@ -167,11 +191,15 @@ class KernelSyncs:
         """Open a queue for an event loop. Returns ``None`` if the system does not support queues."""
         if self._is_unsupported:
             return None
+        if self._loop is not None and self._loop.is_running():
+            raise RuntimeError("another running event loop uses these syncs")
         self._release()
         try:
             queue = self._new_queue()
-        except OSError:
-            self._is_unsupported = True
+        except OSError as error:
+            self._is_unsupported = error.errno in _NEVER
+            if self._is_unsupported:
+                _log.info("worker threads sync files, because the kernel cannot: %s", error.strerror)
             return None
         loop.add_reader(queue.descriptor, self._on_ended)
         self._queue, self._loop = queue, loop

@@ -9,7 +9,7 @@ from moldau.runtime.workers import Workers
 
 class FileSyncs(Protocol):
     """Makes written bytes of files durable. A log with few appends at a time, such as the log of a
-    coordinator, waits for such a sync before it answers."""
+    coordinator, waits for such a sync before it answers. Only one event loop at a time may use an object."""
 
     async def sync(self, file: File, then: Callable[[], None]) -> None:
         """Wait until all bytes that were written to ``file`` before this call are durable, and call ``then``.

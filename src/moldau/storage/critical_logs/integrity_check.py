@@ -132,6 +132,11 @@ class DurableOffset:
         return offset
 
     @property
+    def exists(self) -> bool:
+        """Whether the file exists. If not, the first :meth:`note` creates it, which waits for the disk."""
+        return self._exists
+
+    @property
     def generation(self) -> int:
         """A number that changes with each call of :meth:`lower`."""
         return self._generation

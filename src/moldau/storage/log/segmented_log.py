@@ -329,6 +329,10 @@ class SegmentedLog:
                 await self._machine.syncs.sync(segments[0].file, then)
             else:
                 await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside, then)
+        except BaseException:
+            # The caller may be cancelled before a worker begins.
+            self.folder_changed = self.folder_changed or folder_changed
+            raise
         finally:
             self.release_files()
 

@@ -296,7 +296,7 @@ class Leader(Role):
             return True
         logged = self.core.log.voters
         is_committed = logged is None or logged.offset < (self._majority_high_watermark or 0)
-        return not is_committed and replica in self._leaving
+        return not is_committed and any(key.is_same_replica(replica) for key in self._leaving)
 
     def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
         answer, offset = self._fetch_answer(), request.log_end.offset

@@ -82,8 +82,11 @@ class LogFlusher:
 
     @property
     def _has_synced_beside(self) -> bool:
-        """Whether :meth:`_sync_beside` has nothing to do."""
-        return self._state.epochs.is_saved and self._state.producers.snapshots.is_synced
+        """Whether :meth:`_sync_beside` has nothing to do, and the durable offset can be stored without a
+        wait for the disk."""
+        state, durable = self._state, self._durable
+        can_note = durable is None or durable.exists
+        return can_note and state.epochs.is_saved and state.producers.snapshots.is_synced
 
     def _sync_beside(self) -> None:
         """Sync the leader epochs and producer snapshots. Without them, batches are not durable. This call

@@ -198,9 +198,13 @@ class Leader(Role):
     @property
     def _is_taken_out(self) -> bool:
         """Whether a set of voters without this node is committed. If so, another node must lead (KIP-853)."""
+        return self._are_voters_committed and not self.core.is_voter
+
+    @property
+    def _are_voters_committed(self) -> bool:
+        """Whether the log contains a set of voters, and the latest set is committed."""
         logged = self.core.log.voters
-        is_committed = logged is not None and (self._majority_high_watermark or 0) > logged.offset
-        return is_committed and not self.core.is_voter
+        return logged is not None and (self._majority_high_watermark or 0) > logged.offset
 
     def _counts(self, replica: ReplicaKey) -> bool:
         """Whether a replica is one of the other voters. Its directory must be the directory in the voter's
@@ -294,9 +298,7 @@ class Leader(Role):
         """Whether a replica is a voter, or is a voter until the latest set of voters is committed."""
         if self._counts(replica):
             return True
-        logged = self.core.log.voters
-        is_committed = logged is None or logged.offset < (self._majority_high_watermark or 0)
-        return not is_committed and any(key.is_same_replica(replica) for key in self._leaving)
+        return not self._are_voters_committed and any(key.is_same_replica(replica) for key in self._leaving)
 
     def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
         answer, offset = self._fetch_answer(), request.log_end.offset

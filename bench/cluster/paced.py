@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,11 @@ class Delivery:
     @property
     def wait_s(self) -> float:
         return self.acknowledged_s - self.sent_s
+
+
+def p99_ms(waits_s: Sequence[float]) -> float:
+    """99th percentile in ms."""
+    return sorted(waits_s)[len(waits_s) * 99 // 100] * 1000
 
 
 class PacedProducer:
@@ -74,10 +80,9 @@ class PacedProducer:
                 raise RuntimeError(f"the producer of {self._topic} does not go on: {self._errors[:3]}")
             time.sleep(0.005)
 
-    def p99_ms(self, first_s: float, last_s: float) -> float:
-        """99th percentile of the waits for the records that were sent between two moments."""
-        waits_s = sorted(each.wait_s for each in self.deliveries if first_s <= each.sent_s <= last_s)
-        return waits_s[len(waits_s) * 99 // 100] * 1000
+    def waits_s(self, first_s: float, last_s: float) -> list[float]:
+        """The waits for the records that were sent between two moments."""
+        return [each.wait_s for each in self.deliveries if first_s <= each.sent_s <= last_s]
 
     def longest_s(self, moment_s: float) -> float:
         """The longest wait for a record that was acknowledged after this moment."""

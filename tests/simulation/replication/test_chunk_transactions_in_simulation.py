@@ -74,7 +74,7 @@ def forget_open_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
-PINNED: dict[Mutant, int] = {forget_later_markers: 0, forget_open_transactions: 0}
+PINNED: dict[Mutant, int] = {forget_later_markers: 1, forget_open_transactions: 0}
 """Each mutant with a seed that finds it."""
 
 

@@ -63,6 +63,14 @@ SYNC_POLL_MS: Final = 5
 being synced. Only the next fetch acknowledges the synced records, and a connection has only one fetch at a
 time. Therefore the fetch in progress must end soon."""
 
+SYNC_PAUSE_S: Final = 0.005
+"""Maximum pause in seconds before a fetch, while records are being synced. If their sync ends in this time,
+the fetch acknowledges them. Without the pause, the fetch would leave them out, and could wait at the leader
+for :data:`SYNC_POLL_MS`."""
+SHORT_SYNC_S: Final = SYNC_PAUSE_S / 2
+"""If syncs usually take longer than this time in seconds, fetches do not pause for them."""
+SYNCS_AVERAGED: Final = 8
+
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
@@ -113,6 +121,8 @@ class ReplicaFetcher:
         self._session = FollowerSession(context.local_id, limits if pace is None else copy_limits(limits))
         self._followed: dict[PartitionKey, _Followed] = {}
         self._syncs: set[asyncio.Task[None]] = set()
+        self._sync_s = 0.0
+        """Moving average of the durations of syncs, in seconds."""
         self._wake = asyncio.Event()
         self._waits = False
         self._gives_up = False
@@ -210,6 +220,10 @@ class ReplicaFetcher:
         leader = self._leader()
         if broker_epoch < 0 or leader is None:
             return False
+        if self._syncs and self._sync_s <= SHORT_SYNC_S:
+            _, pending = await asyncio.wait(self._syncs, timeout=SYNC_PAUSE_S)
+            if pending:
+                self._sync_s = max(self._sync_s, SYNC_PAUSE_S)
         if self._turns is not None:
             self._give_turn(self._turns)
         request = self._session.request(self._requested_position, broker_epoch)
@@ -288,15 +302,25 @@ class ReplicaFetcher:
         if position.leader_id != self._leader_id:
             return None
         if not following.is_synced(position):
-            sync = self._hold(followed, following.synced)
-            self._syncs.add(sync)
-            sync.add_done_callback(self._syncs.discard)
+            self._begin_sync(followed)
             return None
         if not followed.is_caught_up and self._is_over_quota(followed.partition):
             loop = asyncio.get_running_loop()
             followed.held = loop.call_later(THROTTLED_S, self._free, followed)
             return None
         return position
+
+    def _begin_sync(self, followed: "_Followed") -> None:
+        """Leave a partition out of requests until its records are synced."""
+        sync = self._hold(followed, partial(self._sync, followed.partition))
+        self._syncs.add(sync)
+        sync.add_done_callback(self._syncs.discard)
+
+    async def _sync(self, partition: ClassicPartition) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await partition.following.synced()
+        self._sync_s += (loop.time() - began_s - self._sync_s) / SYNCS_AVERAGED
 
     def _is_over_quota(self, partition: ClassicPartition) -> bool:
         quota, now_s = self._quota, asyncio.get_running_loop().time()
@@ -380,6 +404,8 @@ class ReplicaFetcher:
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
+        if size_bytes and not following.is_synced(position):
+            self._begin_sync(followed)
         self._choose_connection(followed, size_bytes, row.high_watermark - position.offset)
 
     def _count(self, partition: ClassicPartition, size_bytes: int) -> int:

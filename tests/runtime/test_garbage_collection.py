@@ -189,7 +189,15 @@ def test_a_slow_check_of_a_growing_process_is_repeated_later() -> None:
     """Near the number of objects that are frozen together, checks would otherwise take a large share of the
     time."""
     almost = garbage_collection.PIECE_OBJECTS - 1
-    quick_s, slow_s = (garbage_collection._pause_s(almost, 1_000.0, check_s) for check_s in (0.0, 0.002))
+    quick_s, slow_s = (garbage_collection._pause_s(almost, 1_000.0, check_s) for check_s in (0.0, 0.0005))
     assert quick_s == garbage_collection.LOOK_AGAIN_S
-    assert slow_s == pytest.approx(0.002 / garbage_collection.LOOK_SHARE)
+    assert slow_s == pytest.approx(0.0005 / garbage_collection.LOOK_SHARE)
     assert garbage_collection._pause_s(almost, 1_000.0, 60.0) == garbage_collection.LOOK_EVERY_S
+
+
+def test_a_check_of_a_process_that_grows_fast_is_repeated_soon() -> None:
+    almost = garbage_collection.PIECE_OBJECTS - 1
+    pause_s = garbage_collection._pause_s(almost, 600_000.0, 0.0005)
+    assert almost + 600_000.0 * pause_s == pytest.approx(2 * garbage_collection.PIECE_OBJECTS)
+    pause_s = garbage_collection._pause_s(almost, 1e9, 0.0005)
+    assert pause_s == pytest.approx(0.0005 / garbage_collection.HURRY_SHARE)

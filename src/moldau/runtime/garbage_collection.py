@@ -29,12 +29,16 @@ LOOK_EVERY_S: Final = 0.2
 LOOK_AGAIN_S: Final = 0.02
 """Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new
 objects."""
-LOOK_SHARE: Final = 0.02
-"""Maximum share of the time that the checks may take, if a check takes less than 4 ms. Near
+LOOK_SHARE: Final = 0.005
+"""Maximum share of the time that the checks may take, if a check takes less than a millisecond. Near
 ``PIECE_OBJECTS`` objects, a busy process would otherwise check each ``LOOK_AGAIN_S``, which took 8 % of the
 time of a node with many small transactions."""
+HURRY_SHARE: Final = 0.02
+"""Maximum share of the time that the checks may take while the number of new objects grows fast. With the
+first limit alone, it could reach twice ``PIECE_OBJECTS`` before the next check."""
 PIECE_OBJECTS: Final = 30_000
-"""Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU."""
+"""Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU, and up to 16
+ms if the number grows fast."""
 STABLE_S: Final = 10.0
 """Time in seconds after which new objects are frozen if their number does not change."""
 STABLE_OBJECTS: Final = 1_000
@@ -123,7 +127,9 @@ def _pause_s(new: int, growth_per_s: float, check_s: float) -> float:
     if growth_per_s <= 0:
         return LOOK_EVERY_S
     needed_s = (PIECE_OBJECTS - new) / growth_per_s
-    return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, check_s / LOOK_SHARE, needed_s))
+    late_s = (2 * PIECE_OBJECTS - new) / growth_per_s
+    spared_s = min(check_s / LOOK_SHARE, max(check_s / HURRY_SHARE, late_s))
+    return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, spared_s, needed_s))
 
 
 def _new_objects() -> int:

@@ -38,6 +38,7 @@ def load_s(nodes: ClusterNodes, offsets: int) -> float:
     groups = [f"group-{number}" for number in range(offsets // OFFSETS_A_GROUP)]
     request = FindCoordinatorRequest(coordinator_keys=groups[:1])
     wait_until(lambda: _is_found(nodes, request))
+    wait_until(lambda: _leader(nodes) != -1)
     first = _leader(nodes)
     connection = Connection(nodes.address(first))
     for group in groups:

@@ -48,9 +48,9 @@ def measure_produce(report: Report, folder: pathlib.Path, sizes: Sizes) -> None:
             _Side("3 brokers, 3 replicas", three, 3, shares[1]),
         ]
         # The first round warms up the brokers and is not counted.
-        rounds = [[_produced(side, sizes, number) for side in sides] for number in range(sizes.repeats + 1)][
-            1:
-        ]
+        rounds = [
+            [_produced(stack, side, sizes, number) for side in sides] for number in range(sizes.repeats + 1)
+        ][1:]
     for position, side in enumerate(sides):
         samples = [found[position] for found in rounds]
         ratio = statistics.median(found[position].mb_per_cpu_s / found[0].mb_per_cpu_s for found in rounds)
@@ -66,27 +66,32 @@ def measure_produce(report: Report, folder: pathlib.Path, sizes: Sizes) -> None:
         report.add("Produce, a producer for each of three racks", row, samples)
 
 
-def _produced(side: _Side, sizes: Sizes, number: int) -> Sample:
+def _produced(stack: contextlib.ExitStack, side: _Side, sizes: Sizes, number: int) -> Sample:
     """Produce to a new topic. The CPU time of the sample ends when all caches have the records, without the
-    time that the brokers would also use without load."""
+    time that the brokers would also use without load.
+
+    ``stack`` deletes the topics when all runs are over. Otherwise a run would contain the deletion of the
+    objects of an earlier run.
+    """
     brokers = Brokers(side.nodes)
-    with topic(brokers, f"produce-{side.replicas}-{number}", PARTITIONS, side.replicas) as name:
-        side.nodes.wait_until_cached()
-        before_s = brokers.usage().cpu_s
-        start = time.perf_counter()
-        sample = measure(
-            brokers,
-            "produce_by_many",
-            module="bench.loads.diskless_load",
-            topic=name,
-            partitions=PARTITIONS,
-            record_size=RECORD_SIZE,
-            records=sizes.produce_bytes // RECORD_SIZE,
-            client_ids=[client_id(rack) for rack in RACKS.values()],
-        )
-        time.sleep(SETTLING_S)
-        took_s = time.perf_counter() - start
-        spent_s = brokers.usage().cpu_s - before_s
-        if side.nodes.lag():
-            raise RuntimeError(f"after {SETTLING_S} s the caches of {name} do not have all records")
+    new = topic(brokers, f"produce-{side.replicas}-{number}", PARTITIONS, side.replicas)
+    name = stack.enter_context(new)
+    side.nodes.wait_until_cached()
+    before_s = brokers.usage().cpu_s
+    start = time.perf_counter()
+    sample = measure(
+        brokers,
+        "produce_by_many",
+        module="bench.loads.diskless_load",
+        topic=name,
+        partitions=PARTITIONS,
+        record_size=RECORD_SIZE,
+        records=sizes.produce_bytes // RECORD_SIZE,
+        client_ids=[client_id(rack) for rack in RACKS.values()],
+    )
+    time.sleep(SETTLING_S)
+    took_s = time.perf_counter() - start
+    spent_s = brokers.usage().cpu_s - before_s
+    if side.nodes.lag():
+        raise RuntimeError(f"after {SETTLING_S} s the caches of {name} do not have all records")
     return replace(sample, broker_cpu_s=spent_s - side.idle_share * (took_s - sample.wall_s))

@@ -25,7 +25,7 @@ class Sizes:
 
 
 FULL: Final = Sizes(
-    produce_bytes=600_000_000,
+    produce_bytes=1_200_000_000,
     repeats=5,
     latency_s=15,
     latency_partitions=(1, 12, 100),

@@ -22,6 +22,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cacher import Cacher, CacherSettings
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
@@ -244,6 +245,7 @@ class ReadingBroker:
             self.arrivals,
             self.meters,
             self.settings,
+            broker_id=1,
         )
         self.own_commits = OwnCommits(self.recent, self.cacher, self.machine.workers, self.machine.unexpected)
         self.cold_meters = ColdReadMeters(self.meters)
@@ -254,7 +256,10 @@ class ReadingBroker:
         self.lookup = WalOffsetLookup(self.coordinator, reads, self.machine)
         self.fetch_meters = FetchMeters(self.meters)
 
-    def open(self, key: PartitionKey, config: LogConfig | None = None) -> DisklessPartition:
+    def open(
+        self, key: PartitionKey, config: LogConfig | None = None, *, is_read: bool = True
+    ) -> DisklessPartition:
+        """Open a partition. With ``is_read``, a client has just read it."""
         name = TopicPartition(f"t{key.topic_id.int >> 64}", key.partition)
         log = PartitionLog.open(
             self.machine,
@@ -283,6 +288,8 @@ class ReadingBroker:
         )
         self.partitions[key] = partition
         self.cacher.add(cache)
+        if is_read:
+            cache.note_read(asyncio.get_running_loop().time())
         return partition
 
     async def stop(self) -> None:
@@ -301,9 +308,11 @@ class ReadingBroker:
         timestamps: Sequence[int] = (),
         own: bool = False,
         at_once: bool = False,
+        written_by: int | None = None,
     ) -> str:
         """Write an object with one batch for each row. With ``own``, this broker writes the object; otherwise
-        another broker.
+        another broker. ``written_by`` is the id of a broker, for the name of the object; this broker has the
+        id 1.
 
         With ``at_once``, this broker's cacher gets the batches directly. In this case the call returns when
         the cacher has the batches.
@@ -311,6 +320,8 @@ class ReadingBroker:
         self.objects += 1
         now_ms = self.machine.clock.now_ms()
         object_key = f"wal/{self.objects:06d}"
+        if written_by is not None:
+            object_key = new_object_key(now_ms, written_by, self.machine.entropy)
         content = bytearray()
         share, outcomes = FileShare(cast(Any, SimpleNamespace(key=object_key)), 0), []
         for key, values in sorted(rows, key=lambda row: row[0]):

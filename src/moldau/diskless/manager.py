@@ -197,7 +197,9 @@ class DisklessManager:
             self.storage, recent, cluster.racks, cluster.broker_id, RackReadMeters(meters), unexpected
         )
         source = ObjectSource(self.storage, recent, self.rack_objects)
-        self.cacher = Cacher(machine, coordinator, source, arrivals, meters, settings.cacher)
+        self.cacher = Cacher(
+            machine, coordinator, source, arrivals, meters, settings.cacher, broker_id=cluster.broker_id
+        )
         cold_meters = ColdReadMeters(meters)
         budget = ByteBudget(settings.cold_reads.budget_bytes)
         cold_source = source._replace(rack=SharedColdObjects(self.rack_objects, cluster.racks.has_peers))

@@ -35,4 +35,4 @@ def test_records_without_sequences_stay_in_order_while_coordinators_are_killed(
 
 def test_commits_that_are_decided_as_they_arrive_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommitOrder, "turn", lambda self, broker_id, place: CommitTurn.NOW)
-    assert any("stands behind" in violation for violation in run_short(2, faults=2).violations)
+    assert any("stands behind" in violation for violation in run_short(10, faults=2).violations)

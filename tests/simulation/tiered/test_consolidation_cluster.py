@@ -72,7 +72,7 @@ def deleted_topics_that_are_left(patch: pytest.MonkeyPatch) -> None:
     [
         (discarding_of_finished_segments, "consolidation-cluster", 1),
         (copies_that_are_left, "consolidation-cluster", 0),
-        (deleted_topics_that_are_left, "consolidation-cluster-topics", 4),
+        (deleted_topics_that_are_left, "consolidation-cluster-topics", 0),
     ],
 )
 def test_the_checker_detects_defects(

@@ -366,6 +366,14 @@ MOLDAU = (
         "The maximum disk space of a broker for the local segments of diskless topics, which are a cache.",
         check=at_least(16 * MIB),
     ),
+    int64(
+        "diskless.cache.unread.ms",
+        120_000,
+        "If no client has read a diskless partition on a broker for this time, the broker does not read "
+        "objects of other brokers for its local segments. It begins again at the next read. -1 means that "
+        "local segments always get all records.",
+        check=at_least(-1),
+    ),
     int32(
         "diskless.append.early.close.puts.per.second",
         -1,

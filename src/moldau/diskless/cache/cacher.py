@@ -7,12 +7,16 @@ when it has all committed records. If it lags for a long time, it moves back to 
 If the coordinator's offsets match an opened cache, and at most ``first_max_bytes`` are missing, the cache
 continues at its own end. Otherwise the cache is emptied and starts at the high watermark. Reads of older
 offsets are then cold reads.
+
+A partition leaves its lane if the next batches are in an object of another broker and no client reads the
+partition on this broker. It begins again in the catch-up lane when it is read.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import (
@@ -27,6 +31,7 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.follow_lane import FollowLane, LaneSettings
 from moldau.diskless.cache.partition_cache import UNKNOWN, PartitionCache, Scratch
+from moldau.diskless.object_keys import parse_object_key
 from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
 from moldau.diskless.reading.read_meters import ReadMeters
 from moldau.diskless.reading.read_round import ReadBatches
@@ -69,6 +74,9 @@ class CacherSettings:
     catch_up_partition_bytes: int = 4 * 1024**2
     catch_up_budget_bytes: int = 16 * 1024**2
     first_max_bytes: int = 64 * 1024**2
+    unread_ms: int = 120_000
+    """Time in ms after the last read of a partition for which its cache gets the batches of other brokers. If
+    it is negative, the cache always gets them."""
 
 
 class Cacher:
@@ -84,7 +92,10 @@ class Cacher:
         arrivals: WaitingRoom[PartitionKey],
         meters: Meters,
         settings: CacherSettings | None = None,
+        *,
+        broker_id: int = -1,
     ) -> None:
+        """``broker_id`` is in the names of the objects that this broker writes."""
         self._finder = finder
         self._arrivals = arrivals
         self.settings = settings = settings or CacherSettings()
@@ -100,6 +111,7 @@ class Cacher:
             self._catch_up_meters,
             machine.unexpected,
         )
+        self._recent, self._broker_id = source.recent, broker_id
         self._bound = CacheBound(machine, settings.cache_max_bytes, meters)
         self._scratch = Scratch()
         self._caches: dict[PartitionKey, PartitionCache] = {}
@@ -126,7 +138,12 @@ class Cacher:
         scope.gauge(
             "LagRecords",
             lambda: sum(_lag_of(cache) for cache in self._caches.values()),
-            "Committed offsets that are not in the caches yet.",
+            "Committed offsets that are not in the caches yet, without unread partitions.",
+        )
+        scope.gauge(
+            "Unread",
+            lambda: sum(cache.is_asleep for cache in self._caches.values()),
+            "Partitions whose cache is not filled, because no client reads them on this broker.",
         )
 
     def in_hand(self) -> Mapping[str, int]:
@@ -150,12 +167,42 @@ class Cacher:
         """Stop following a partition. The caller must close the partition's log."""
         cache.close()
         self._caches.pop(cache.key, None)
+        self._leave_lanes(cache)
+        self._arrivals.notify(cache.key)
+
+    def _leave_lanes(self, cache: PartitionCache) -> None:
         self._lagging.pop(cache.key, None)
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(cache.coordinator_id)
             if lane is not None:
                 lane.remove(cache)
+
+    def _must_sleep(self, cache: PartitionCache, found: FoundPartition) -> bool:
+        """Whether no client reads the partition here, and batches of other brokers would have to be read."""
+        unread_ms = self.settings.unread_ms
+        if not cache.is_usable or unread_ms < 0:
+            return False
+        if cache.read_s + unread_ms / 1000 > asyncio.get_running_loop().time():
+            return False
+        return any(batch.marker is None and self._is_foreign(batch.object_key) for batch in found.batches)
+
+    def _is_foreign(self, object_key: str) -> bool:
+        """Whether another broker wrote the object, and the object is not in memory."""
+        if object_key in self._recent:
+            return False
+        parsed = parse_object_key(object_key)
+        return parsed is None or parsed.broker_id != self._broker_id
+
+    def _sleep(self, cache: PartitionCache) -> None:
+        """Stop following a partition until it is read."""
+        self._leave_lanes(cache)
+        cache.sleep(partial(self._wake, cache))
+        # A reader may have waited for longer than the settings allow. It reads again now.
         self._arrivals.notify(cache.key)
+
+    def _wake(self, cache: PartitionCache) -> None:
+        if not cache.is_closed:
+            self._lane(self._catch_ups, cache.coordinator_id).add(cache)
 
     def _lane(self, lanes: dict[int, FollowLane], coordinator_id: int) -> FollowLane:
         lane = lanes.get(coordinator_id)
@@ -203,17 +250,25 @@ class Cacher:
     # -- the follower's side of the lanes -------------------------------------------------------
 
     async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
-        if found.high_watermark < 0 or found.high_watermark < cache.local_end_offset:
+        known_end = cache.high_watermark if cache.must_begin else 0
+        if found.high_watermark < max(0, cache.local_end_offset, known_end):
             return await self._resolve(cache)
-        is_first = not cache.is_known
-        restart = self._restart_offset(cache, found, is_first)
+        if self._must_sleep(cache, found):
+            self._learn(cache, found)
+            self._sleep(cache)
+            return True
+        restart = self._restart_offset(cache, found, cache.must_begin)
         if restart is not None:
             logger.info(
                 "the cache of %s-%d is emptied and starts at offset %d",
                 *(cache.topic, cache.key.partition, restart),
             )
             await cache.restart_at(restart)
+        if found.error is ErrorCode.none and not found.moved_to_tier:
+            cache.must_begin = False
         self._learn(cache, found)
+        if restart is not None:
+            self._arrivals.notify(cache.key)
         return restart is None or bool(found.batches and found.batches[0].base_offset == restart)
 
     @staticmethod
@@ -263,8 +318,8 @@ class Cacher:
                 *(cache.topic, cache.key.partition, cache.local_end_offset, listed.offset, restart),
             )
             await cache.restart_at(restart)
-            if cache.high_watermark > listed.offset:
-                cache.correct(listed.offset)
+        if cache.high_watermark > listed.offset:
+            cache.correct(listed.offset)
         self._learn(cache, listed, listed.offset)
         return False
 
@@ -276,7 +331,7 @@ class Cacher:
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
         cache = self._caches.get(key)
-        if cache is None:
+        if cache is None or cache.is_asleep:
             return True
         end = cache.promised_offset if cache.is_promised else cache.local_end_offset
         if not (cache.is_at_tail and cache.is_usable and end == batches[0].base_offset):
@@ -316,7 +371,7 @@ class Cacher:
 
     def over(self, run: OwnRun) -> bool:
         cache = self._caches.get(run.key)
-        if cache is None:
+        if cache is None or cache.is_asleep:
             return True
         end = run.batches[-1].last_offset + 1
         is_cached = cache.local_end_offset >= end
@@ -374,4 +429,6 @@ def _size_of(cache: PartitionCache) -> int:
 
 
 def _lag_of(cache: PartitionCache) -> int:
-    return max(0, cache.high_watermark - cache.local_end_offset) if cache.is_known else 0
+    return (
+        max(0, cache.high_watermark - cache.local_end_offset) if cache.is_known and not cache.is_asleep else 0
+    )

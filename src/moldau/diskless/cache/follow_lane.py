@@ -176,14 +176,14 @@ class FollowLane:
 
     def add(self, cache: PartitionCache) -> None:
         self._members[cache.partition_id] = LanePartition(cache)
-        if len(self._members) < _MANY:
+        if len(self._members) < _MANY and (self._finding is None or not self._is_awaited()):
             self._changed.set()
         elif self._additions is None:
             # Each addition replaces the request in progress. When a broker with thousands of partitions
             # starts, there are many additions. If each of them took effect at once, no request would get a
             # response, and each request would name all partitions. Therefore many additions take effect
-            # together, after a delay.
-            delay_s = len(self._members) * _WAIT_A_MEMBER_S
+            # together, after a delay. The same happens if the coordinator is slow.
+            delay_s = _ANSWER_S if len(self._members) < _MANY else len(self._members) * _WAIT_A_MEMBER_S
             self._additions = asyncio.get_running_loop().call_later(delay_s, self._look_at_additions)
 
     def remove(self, cache: PartitionCache) -> bool:
@@ -276,7 +276,7 @@ class FollowLane:
         turned = ready[start:] + ready[:start]
         # New members are requested separately, because the response must contain all batches that they do not
         # have yet.
-        new = [member for member in turned if not member.cache.is_known]
+        new = [member for member in turned if member.cache.must_begin]
         return new[:_NEW_AT_A_TIME] or turned[:MEMBERS_A_CALL]
 
     async def _find(self, members: Sequence[LanePartition]) -> Sequence[FoundPartition] | None:
@@ -284,7 +284,7 @@ class FollowLane:
         meantime."""
         settings = self._settings
         loop = asyncio.get_running_loop()
-        are_new = not members[0].cache.is_known
+        are_new = members[0].cache.must_begin
         partition_max_bytes = settings.first_max_bytes if are_new else settings.partition_max_bytes
         for member in members:
             member.asked_offset = member.cache.local_end_offset
@@ -300,8 +300,12 @@ class FollowLane:
         begin = self._asked_at = loop.time()
         finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
         changing = asyncio.ensure_future(self._changed.wait())
+        # A request that does not wait at the coordinator ends soon, so it is not replaced. Otherwise
+        # partitions that clients begin to read, one after the other, could replace each request before its
+        # response.
+        ends = (finding, changing) if call.max_wait_ms else (finding,)
         try:
-            await asyncio.wait((finding, changing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not finding.done() or finding.cancelled():
                 return None
             found = finding.result()
@@ -347,6 +351,8 @@ class FollowLane:
             is_fit = False
             with self._unexpected.contained("processing the response of a coordinator", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
+            if self._members.get(member.cache.partition_id) is not member:
+                continue
             if not is_fit:
                 # Try again after a pause. The pause becomes longer with each failure, so that a response that
                 # never matches does not cause a busy loop.

@@ -8,6 +8,7 @@ not match the coordinator's offsets.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from moldau.cluster.image.log_generations import FIRST_GENERATION, LogGenerations
@@ -96,6 +97,14 @@ class PartitionCache:
         """
         self._verified = (UNKNOWN, UNKNOWN)
         """The range of the earlier process's bytes that was found to be intact."""
+        self.must_begin = True
+        """Whether the next answer of the coordinator decides where the cache continues. The offsets of the
+        coordinator may be old until then."""
+        self.is_asleep = False
+        """Whether this broker does not follow the partition now, because no client reads it here."""
+        self.read_s = -inf
+        """Time of the last read, in seconds of the event loop's clock."""
+        self._wake: Callable[[], None] | None = None
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []
 
@@ -191,6 +200,21 @@ class PartitionCache:
             for each in self._aborted.values()
             if each.last_offset >= start_offset and each.first_offset < end_offset
         ]
+
+    def note_read(self, now_s: float) -> None:
+        """Note a read of this partition on this broker. If the broker does not follow the partition, it
+        begins to do so. ``now_s`` is a time of the event loop's clock."""
+        self.read_s = now_s
+        if self.is_asleep:
+            self.is_asleep, wake = False, self._wake
+            if wake is not None:
+                wake()
+
+    def sleep(self, wake: Callable[[], None]) -> None:
+        """Called when this broker stops following the partition, because no client reads it here. ``wake`` is
+        called at the next read."""
+        self.is_asleep = self.must_begin = True
+        self.is_at_tail, self._wake = False, wake
 
     def when_known(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as the offsets are known or the partition is closed. If that has

@@ -62,6 +62,7 @@ class DisklessPartition(WithoutLog):
         self.is_leader_in_metadata = False
         self._remote: RemoteRecords | None = None
         self._key = cache.key
+        self._deadlines = services.deadlines
         self._deleter = services.deleter
         self._cold_reads = services.cold_reads
         self._lookup = services.lookup
@@ -129,6 +130,8 @@ class DisklessPartition(WithoutLog):
         offset = request.offset
         if cache.is_closed:
             return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        if not request.client_rack:
+            cache.note_read(self._deadlines.loop.time())
         if not cache.is_known:
             return asyncio.ensure_future(self._read_when_known(request))
         if offset < cache.log_start_offset:
@@ -139,10 +142,15 @@ class DisklessPartition(WithoutLog):
                 return self._known(read_committed=request.read_committed)._replace(
                     preferred_read_replica=nearer
                 )
+            cache.note_read(self._deadlines.loop.time())
         local_end = cache.local_end_offset
+        is_local = cache.is_usable and cache.local_start_offset <= offset < local_end
+        if cache.must_begin and not is_local:
+            # This broker did not follow the partition, so only the coordinator knows the newest records.
+            return asyncio.ensure_future(self._read_cold(request))
         if request.read_committed and cache.last_stable_offset <= offset < cache.high_watermark:
             return self._known(read_committed=True, readable_end=local_end)
-        if cache.is_usable and cache.local_start_offset <= offset < local_end:
+        if is_local:
             return self._read_local(request, local_end)
         if local_end <= offset < cache.promised_offset:
             return asyncio.ensure_future(self._read_when_kept(request))
@@ -311,7 +319,8 @@ class DisklessPartition(WithoutLog):
         return deleted.low_watermark
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        if not self.cache.is_known:
+        self.cache.note_read(self._deadlines.loop.time())
+        if not self.cache.is_known or self.cache.must_begin:
             raise KafkaError(ErrorCode.offset_not_available)
         if leader_epoch < 0:
             return -1, -1

@@ -19,6 +19,8 @@ second request costs more than reading these bytes. The number is the usual size
 class WrittenObjects(Protocol):
     """Objects that this broker has just written and still has in memory."""
 
+    def __contains__(self, key: str) -> bool: ...
+
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of an object that this broker wrote, read-only; ``None`` when the object is not in memory."""
         ...

@@ -43,7 +43,10 @@ def manager_settings(config: BrokerConfig) -> DisklessSettings:
     return DisklessSettings(
         storage=StorageSettings(url, config.optional_text("diskless.storage.class.name"), options),
         writer=writer_settings(config),
-        cacher=CacherSettings(cache_max_bytes=config.integer("diskless.cache.max.bytes")),
+        cacher=CacherSettings(
+            cache_max_bytes=config.integer("diskless.cache.max.bytes"),
+            unread_ms=config.integer("diskless.cache.unread.ms"),
+        ),
         retention_initial_delay_ms=config.integer("log.initial.task.delay.ms"),
         retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
         file_delete_grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),

@@ -83,6 +83,8 @@ _COMMON: Final = {
     "diskless.storage.class.name": CLASS_NAME,
     "backup.enable": "false",
     "diskless.storage.url": "simulated:",
+    # Caches often begin and stop following.
+    "diskless.cache.unread.ms": "2000",
     # Snapshots are so frequent that every run has some. In some runs, replicas also fetch them.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "20000",
@@ -389,6 +391,10 @@ class DisklessClusterStory:
                 return problem
         for each in PARTITIONS:
             caches = [one.cache for one in self._caches(each)]
+            for cache in caches:
+                cache.note_read(
+                    self._world.loop.time()
+                )  # Otherwise the cache stays unread if no client uses it.
             states = [(one.high_watermark, one.local_end_offset) for one in caches]
             if len(caches) < self._layout.replicas or len({end for state in states for end in state}) > 1:
                 return f"caches of {each}: {states}"

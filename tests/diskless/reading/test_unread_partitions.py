@@ -1,13 +1,14 @@
 """A broker on which nobody reads a partition does not fetch the batches of other brokers for its cache."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 from reading_fakes import ReadingBroker, consume, key, read, values_of
 from writer_fakes import run_in_virtual_time
 
+from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, ListedOffset, TimestampToList
 from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.objects import Latency
@@ -17,7 +18,7 @@ from moldau.protocol.special_timestamps import (
     LATEST_TIMESTAMP,
 )
 from moldau.records import Record, build_batch
-from moldau.replication.partition_interface import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome, ReadRequest
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
 K = key()
@@ -315,6 +316,74 @@ def test_a_coordinator_that_was_restored_to_lower_offsets_is_believed() -> None:
         await asyncio.sleep(5)
         assert (await read(partition, 5)).high_watermark == 5
         assert partition.cache.is_at_tail
+
+    run(story)
+
+
+def test_a_partition_that_is_read_begins_although_its_answers_are_late() -> None:
+    """Reads learn newer ends before the answer to the lane arrives. Such an answer is not the answer of a
+    coordinator that was restored to lower offsets."""
+
+    async def story(broker: ReadingBroker) -> None:
+        keys = [key(number) for number in range(40)]
+        for each in keys:
+            broker.coordinator.create(each)
+        partitions = [broker.open(each, is_read=False) for each in keys]
+        await asyncio.sleep(5)
+        await broker.commit(*((each, [b"a"]) for each in keys))
+        await asyncio.sleep(20)
+        assert unread(broker) == len(keys)
+        find = broker.coordinator.find_batches
+
+        async def slow(call: FindBatchesCall) -> Sequence[FoundPartition]:
+            found = await find(call)
+            # Only the lane asks for many partitions without waiting.
+            await asyncio.sleep(0.2 if call.max_bytes >= SETTINGS.first_max_bytes else 0.01)
+            return found
+
+        broker.coordinator.find_batches = slow  # type: ignore[method-assign]
+        lists: list[object] = []
+        list_offsets = broker.coordinator.list_offsets
+
+        async def counted(asked: Sequence[TimestampToList]) -> Sequence[ListedOffset]:
+            lists.append(asked)
+            return await list_offsets(asked)
+
+        broker.coordinator.list_offsets = counted  # type: ignore[method-assign]
+        for number in range(60):
+            await broker.commit(*((each, [b"b"]) for each in keys))
+            for partition in partitions:
+                outcome = partition.read(ReadRequest(offset=number, max_bytes=100))
+                if isinstance(outcome, asyncio.Future):
+                    outcome.add_done_callback(lambda done: done.exception())
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2)
+        assert not lists
+        assert not any(partition.cache.must_begin for partition in partitions)
+
+    run(story)
+
+
+def test_a_partition_that_cannot_be_followed_does_not_hold_up_the_others() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for each in (K, OTHERS):
+            broker.coordinator.create(each)
+            await broker.commit((each, [b"a"]))
+        restored, followed = broker.open(K), broker.open(OTHERS)
+        for partition in (restored, followed):
+            await broker.until_cached(partition, 1)
+
+        async def fail(asked: object) -> Sequence[ListedOffset]:
+            raise KafkaError(ErrorCode.coordinator_not_available, "away")
+
+        broker.coordinator.list_offsets = fail  # type: ignore[method-assign]
+        known = broker.coordinator.partitions[K]
+        known.batches.clear()
+        known.next = 0
+        for _ in range(20):
+            await broker.commit((OTHERS, [b"b"]))
+        await broker.until_cached(followed, 21)
+        assert len(await consume(followed, 0, 21)) == 21
 
     run(story)
 

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import (
@@ -182,6 +183,8 @@ class Cacher:
         unread_ms = self.settings.unread_ms
         if not cache.is_usable or unread_ms < 0:
             return False
+        if cache.must_begin and cache.read_s > -inf:
+            return False  # A read began to follow the partition, so the cache must begin before it may sleep.
         if cache.read_s + unread_ms / 1000 > asyncio.get_running_loop().time():
             return False
         return any(batch.marker is None and self._is_foreign(batch.object_key) for batch in found.batches)
@@ -249,8 +252,8 @@ class Cacher:
 
     # -- the follower's side of the lanes -------------------------------------------------------
 
-    async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
-        known_end = cache.high_watermark if cache.must_begin else 0
+    async def apply_answer(self, cache: PartitionCache, found: FoundPartition, asked_end: int) -> bool:
+        known_end = asked_end if cache.must_begin else 0
         if found.high_watermark < max(0, cache.local_end_offset, known_end):
             return await self._resolve(cache)
         if self._must_sleep(cache, found):
@@ -306,6 +309,7 @@ class Cacher:
     async def _resolve(self, cache: PartitionCache) -> bool:
         """Request the partition's committed offsets, because the coordinator's response does not match the
         cache. If the cache does not end within these offsets, restart it."""
+        known_end = cache.high_watermark
         (listed,) = await self._finder.list_offsets([TimestampToList(*cache.partition_id, LATEST_TIMESTAMP)])
         if listed.error is not ErrorCode.none:
             raise KafkaError(listed.error, listed.message)
@@ -318,7 +322,8 @@ class Cacher:
                 *(cache.topic, cache.key.partition, cache.local_end_offset, listed.offset, restart),
             )
             await cache.restart_at(restart)
-        if cache.high_watermark > listed.offset:
+        # A read may have learned a newer end in the meantime.
+        if listed.offset < known_end == cache.high_watermark:
             cache.correct(listed.offset)
         self._learn(cache, listed, listed.offset)
         return False

@@ -68,9 +68,12 @@ class BatchFinder(Protocol):
 class LaneOwner(Protocol):
     """The owner of a lane. It interprets the coordinator's responses and appends batches."""
 
-    async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
+    async def apply_answer(self, cache: PartitionCache, found: FoundPartition, asked_end: int) -> bool:
         """Process the response for a partition. Returns False when its batches must not be read. The lane
-        then sends a new request."""
+        then sends a new request. The owner may also remove the partition from the lane.
+
+        ``asked_end`` is the high watermark that was known when the request was sent.
+        """
         ...
 
     def append(self, cache: PartitionCache, batches: ReadBatches) -> bool:
@@ -115,6 +118,8 @@ class LanePartition:
     is_resting: bool = False
     backoff_s: float = 0.0
     asked_offset: int = -1
+    asked_end: int = -1
+    """The high watermark that was known when the request was sent."""
 
     @property
     def is_busy(self) -> bool:
@@ -204,6 +209,8 @@ class FollowLane:
         """
         self._failures = 0
         self._resumed.set()
+        if self._finding is not None and asyncio.get_running_loop().time() - self._asked_at > _ANSWER_S:
+            self._finding.cancel()
 
     def postpone(self) -> None:
         """Postpone requests for a cache to which this broker's own commits are promised.
@@ -288,6 +295,7 @@ class FollowLane:
         partition_max_bytes = settings.first_max_bytes if are_new else settings.partition_max_bytes
         for member in members:
             member.asked_offset = member.cache.local_end_offset
+            member.asked_end = member.cache.high_watermark
         call = FindBatchesCall(
             [
                 PartitionToFind(*member.cache.partition_id, member.asked_offset, partition_max_bytes)
@@ -349,8 +357,14 @@ class FollowLane:
                     continue
                 partition = found_still
             is_fit = False
-            with self._unexpected.contained("processing the response of a coordinator", passing=_EXPECTED):
-                is_fit = await self._follower.apply_answer(member.cache, partition)
+            with self._unexpected.contained("processing the response of a coordinator"):
+                try:
+                    is_fit = await self._follower.apply_answer(member.cache, partition, member.asked_end)
+                except _EXPECTED as error:
+                    # The batches of the other partitions must still be read.
+                    if not member.backoff_s:
+                        topic, index = member.cache.topic, member.cache.key.partition
+                        logger.warning("%s-%d cannot be followed: %s", topic, index, error)
             if self._members.get(member.cache.partition_id) is not member:
                 continue
             if not is_fit:

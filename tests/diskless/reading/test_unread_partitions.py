@@ -337,8 +337,8 @@ def test_a_partition_that_is_read_begins_although_its_answers_are_late() -> None
 
         async def slow(call: FindBatchesCall) -> Sequence[FoundPartition]:
             found = await find(call)
-            # Only the lane asks for many partitions without waiting.
-            await asyncio.sleep(0.2 if call.max_bytes >= SETTINGS.first_max_bytes else 0.01)
+            is_of_the_lane = call.partitions[0].max_bytes == SETTINGS.first_max_bytes
+            await asyncio.sleep(0.2 if is_of_the_lane else 0.01)
             return found
 
         broker.coordinator.find_batches = slow  # type: ignore[method-assign]

@@ -2,11 +2,13 @@
 and the program itself are killed one after another."""
 
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deadlines import TIMEOUT_S, eventually
 from foreign_clients import HERE, Java
@@ -85,6 +87,26 @@ class Program:
         self._process.wait(TIMEOUT_S)
 
 
+def _create(admin: AdminClient, wanted: Sequence[NewTopic]) -> None:
+    """Create topics. On a busy machine, a cluster that has just started has no coordinators yet."""
+    deadline = time.monotonic() + TIMEOUT_S
+    left = list(wanted)
+    while left:
+        answers = admin.create_topics(left)
+        left = [new for new in left if not _is_created(answers[new.topic])]
+        assert not left or time.monotonic() < deadline, f"{left} cannot be created"
+
+
+def _is_created(answer: Any) -> bool:
+    try:
+        answer.result(TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.COORDINATOR_NOT_AVAILABLE:
+            raise
+        return False
+    return True
+
+
 def prepare(bootstrap: str) -> Callable[[int], None]:
     """Create the topics. Returns a function that writes the records of a round."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -93,8 +115,7 @@ def prepare(bootstrap: str) -> Callable[[int], None]:
         for kind, flag in KINDS.items()
         for part in ("in", "out")
     ]
-    for created in admin.create_topics(wanted).values():
-        created.result(TIMEOUT_S)
+    _create(admin, wanted)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
 
     def write(turn: int) -> None:

@@ -45,11 +45,33 @@ def unread(broker: ReadingBroker) -> int:
     return int(broker.meters.scoped("moldau.diskless", "Cache").value("Unread") or 0)
 
 
+async def opened(broker: ReadingBroker, *values: bytes) -> DisklessPartition:
+    """A partition that no client has read, after another broker has committed a batch for each value."""
+    broker.coordinator.create(K)
+    partition = broker.open(K, is_read=False)
+    await asyncio.sleep(1)
+    for value in values:
+        await broker.commit((K, [value]))
+        await asyncio.sleep(1)
+    return partition
+
+
+async def opened_many(broker: ReadingBroker, count: int) -> list[DisklessPartition]:
+    """Partitions that no client has read, each with a batch of another broker."""
+    keys = [key(number) for number in range(count)]
+    for each in keys:
+        broker.coordinator.create(each)
+    partitions = [broker.open(each, is_read=False) for each in keys]
+    await asyncio.sleep(5)
+    await broker.commit(*((each, [b"a"]) for each in keys))
+    await asyncio.sleep(20)
+    assert unread(broker) == count
+    return partitions
+
+
 def test_batches_of_other_brokers_are_not_fetched_before_a_read() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
+        partition = await opened(broker)
         assert unread(broker) == 0
         for number in range(5):
             await broker.commit((K, [b"%d" % number]))
@@ -70,11 +92,7 @@ def test_batches_of_other_brokers_are_not_fetched_before_a_read() -> None:
 
 def test_an_unread_partition_asks_its_coordinator_nothing() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        await broker.commit((K, [b"a"]))
-        await asyncio.sleep(1)
+        await opened(broker, b"a")
         calls = broker.coordinator.finds
         for _ in range(10):
             await broker.commit((K, [b"more"]))
@@ -86,11 +104,7 @@ def test_an_unread_partition_asks_its_coordinator_nothing() -> None:
 
 def test_the_first_read_gets_the_present_high_watermark() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        await broker.commit((K, [b"a"]))
-        await asyncio.sleep(1)
+        partition = await opened(broker, b"a")
         await broker.commit((K, [b"b", b"c"]))
         assert unread(broker) == 1
         outcome = await read(partition, 1)
@@ -101,9 +115,7 @@ def test_the_first_read_gets_the_present_high_watermark() -> None:
 
 def test_own_commits_are_cached_until_another_broker_commits() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
+        partition = await opened(broker)
         for number in range(3):
             await broker.commit((K, [b"%d" % number]), at_once=True)
         assert partition.cache.log.log_end_offset == 3
@@ -123,12 +135,7 @@ def test_own_commits_are_cached_until_another_broker_commits() -> None:
 
 def test_a_cache_that_lacks_much_starts_at_the_high_watermark() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        for _ in range(10):
-            await broker.commit((K, [bytes(1_000)]))
-        await asyncio.sleep(1)
+        partition = await opened(broker, *[bytes(1_000)] * 10)
         assert len(await consume(partition, 0, 10)) == 10
         await asyncio.sleep(1)
         assert (partition.cache.local_start_offset, partition.cache.local_end_offset) == (10, 10)
@@ -155,9 +162,7 @@ def test_a_partition_is_unread_some_time_after_its_last_read() -> None:
 
 def test_caches_are_always_filled_if_the_operator_wants_it() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
+        partition = await opened(broker)
         await broker.commit((K, [b"a"]))
         await broker.until_cached(partition, 1)
         assert (unread(broker), broker.gets()) == (0, 1)
@@ -181,11 +186,7 @@ def test_a_reader_that_has_waited_for_long_is_woken() -> None:
 
 def test_an_unread_partition_accepts_appends() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        await broker.commit((K, [b"a"]))
-        await asyncio.sleep(1)
+        partition = await opened(broker, b"a")
         assert unread(broker) == 1
         batch = build_batch([Record(0, 1_000, None, b"b", ())])
         answer = partition.append(memoryview(batch), required_acks=-1, timeout_ms=1_000)
@@ -197,12 +198,7 @@ def test_an_unread_partition_accepts_appends() -> None:
 
 def test_lookups_are_not_reads() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        for value in (b"a", b"b"):
-            await broker.commit((K, [value]))
-            await asyncio.sleep(1)
+        partition = await opened(broker, b"a", b"b")
         offsets = [
             (await partition.find_offset(timestamp, read_committed=False, current_leader_epoch=-1)).offset
             for timestamp in (EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
@@ -216,11 +212,7 @@ def test_a_lookup_does_not_make_old_offsets_valid() -> None:
     """A lookup learns the start of the log, but not its end."""
 
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        await broker.commit((K, [b"a"]))
-        await asyncio.sleep(1)
+        partition = await opened(broker, b"a")
         await broker.commit((K, [b"b"]))
         with pytest.raises(KafkaError):
             partition.end_offset_for_epoch(0, -1)
@@ -239,15 +231,7 @@ def test_first_reads_do_not_wait_for_the_cache() -> None:
     Each begins before the coordinator's response to the request before."""
 
     async def story(broker: ReadingBroker) -> None:
-        keys = [key(number) for number in range(300)]
-        partitions = []
-        for each in keys:
-            broker.coordinator.create(each)
-            partitions.append(broker.open(each, is_read=False))
-        await asyncio.sleep(5)
-        await broker.commit(*((each, [b"a"]) for each in keys))
-        await asyncio.sleep(20)
-        assert unread(broker) == len(keys)
+        partitions = await opened_many(broker, 300)
         broker.coordinator.distance_s = 0.05
         broker.storage.weather.get_latency = Latency(250, 250)
         loop = asyncio.get_running_loop()
@@ -286,12 +270,7 @@ def test_cached_records_are_read_while_the_coordinator_is_away() -> None:
 
 def test_a_cache_behind_the_start_of_the_log_begins_at_the_high_watermark() -> None:
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
-        for _ in range(10):
-            await broker.commit((K, [bytes(1_000)]))
-        await asyncio.sleep(1)
+        partition = await opened(broker, *[bytes(1_000)] * 10)
         await partition.delete_records(1)
         assert len(await consume(partition, 1, 10)) == 9
         await asyncio.sleep(1)
@@ -325,14 +304,7 @@ def test_a_partition_that_is_read_begins_although_its_answers_are_late() -> None
     coordinator that was restored to lower offsets."""
 
     async def story(broker: ReadingBroker) -> None:
-        keys = [key(number) for number in range(40)]
-        for each in keys:
-            broker.coordinator.create(each)
-        partitions = [broker.open(each, is_read=False) for each in keys]
-        await asyncio.sleep(5)
-        await broker.commit(*((each, [b"a"]) for each in keys))
-        await asyncio.sleep(20)
-        assert unread(broker) == len(keys)
+        partitions = await opened_many(broker, 40)
         find = broker.coordinator.find_batches
 
         async def slow(call: FindBatchesCall) -> Sequence[FoundPartition]:
@@ -351,7 +323,7 @@ def test_a_partition_that_is_read_begins_although_its_answers_are_late() -> None
 
         broker.coordinator.list_offsets = counted  # type: ignore[method-assign]
         for number in range(60):
-            await broker.commit(*((each, [b"b"]) for each in keys))
+            await broker.commit(*((each.key, [b"b"]) for each in partitions))
             for partition in partitions:
                 outcome = partition.read(ReadRequest(offset=number, max_bytes=100))
                 if isinstance(outcome, asyncio.Future):
@@ -392,9 +364,7 @@ def test_own_batches_that_are_not_cached_do_not_end_the_following() -> None:
     """The process ended before it cached its last batches. They are read from the store again."""
 
     async def story(broker: ReadingBroker) -> None:
-        broker.coordinator.create(K)
-        partition = broker.open(K, is_read=False)
-        await asyncio.sleep(1)
+        partition = await opened(broker)
         await broker.commit((K, [b"a"]), written_by=1)
         await broker.until_cached(partition, 1)
         await broker.commit((K, [b"b"]), at_once=True)

@@ -434,6 +434,5 @@ def _size_of(cache: PartitionCache) -> int:
 
 
 def _lag_of(cache: PartitionCache) -> int:
-    return (
-        max(0, cache.high_watermark - cache.local_end_offset) if cache.is_known and not cache.is_asleep else 0
-    )
+    is_followed = cache.is_known and not cache.is_asleep
+    return max(0, cache.high_watermark - cache.local_end_offset) if is_followed else 0

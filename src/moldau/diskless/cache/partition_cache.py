@@ -100,8 +100,6 @@ class PartitionCache:
         self.must_begin = True
         """Whether the next answer of the coordinator decides where the cache continues. The offsets of the
         coordinator may be old until then."""
-        self.is_asleep = False
-        """Whether this broker does not follow the partition now, because no client reads it here."""
         self.read_s = -inf
         """Time of the last read, in seconds of the event loop's clock."""
         self._wake: Callable[[], None] | None = None
@@ -205,16 +203,19 @@ class PartitionCache:
         """Note a read of this partition on this broker. If the broker does not follow the partition, it
         begins to do so. ``now_s`` is a time of the event loop's clock."""
         self.read_s = now_s
-        if self.is_asleep:
-            self.is_asleep, wake = False, self._wake
-            if wake is not None:
-                wake()
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
 
     def sleep(self, wake: Callable[[], None]) -> None:
         """Called when this broker stops following the partition, because no client reads it here. ``wake`` is
         called at the next read."""
-        self.is_asleep = self.must_begin = True
-        self.is_at_tail, self._wake = False, wake
+        self.must_begin, self.is_at_tail, self._wake = True, False, wake
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether this broker does not follow the partition now, because no client reads it here."""
+        return self._wake is not None
 
     def when_known(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as the offsets are known or the partition is closed. If that has

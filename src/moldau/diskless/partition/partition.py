@@ -130,8 +130,6 @@ class DisklessPartition(WithoutLog):
         offset = request.offset
         if cache.is_closed:
             return ReadOutcome(error=ErrorCode.not_leader_or_follower)
-        if not request.client_rack:
-            cache.note_read(self._deadlines.loop.time())
         if not cache.is_known:
             return asyncio.ensure_future(self._read_when_known(request))
         if offset < cache.log_start_offset:
@@ -142,7 +140,7 @@ class DisklessPartition(WithoutLog):
                 return self._known(read_committed=request.read_committed)._replace(
                     preferred_read_replica=nearer
                 )
-            cache.note_read(self._deadlines.loop.time())
+        cache.note_read(self._deadlines.loop.time())
         local_end = cache.local_end_offset
         is_local = cache.is_usable and cache.local_start_offset <= offset < local_end
         if cache.must_begin and not is_local:
@@ -228,6 +226,7 @@ class DisklessPartition(WithoutLog):
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_known(self, request: ReadRequest) -> ReadOutcome:
+        self.cache.note_read(self._deadlines.loop.time())
         if not await self.cache.until_known(_KNOWN_TIMEOUT_S):
             closed = self.cache.is_closed
             return ReadOutcome(

@@ -392,9 +392,8 @@ class DisklessClusterStory:
         for each in PARTITIONS:
             caches = [one.cache for one in self._caches(each)]
             for cache in caches:
-                cache.note_read(
-                    self._world.loop.time()
-                )  # Otherwise the cache stays unread if no client uses it.
+                # Otherwise a cache that no client reads would not be filled.
+                cache.note_read(self._world.loop.time())
             states = [(one.high_watermark, one.local_end_offset) for one in caches]
             if len(caches) < self._layout.replicas or len({end for state in states for end in state}) > 1:
                 return f"caches of {each}: {states}"

@@ -38,10 +38,12 @@ def main() -> None:
     name = "diskless-cluster-quick" if options.quick else "diskless-cluster"
     report = Report(name, environment({"moldau": moldau.__version__}))
     with tempfile.TemporaryDirectory(prefix="moldau-bench-", dir=options.data) as folder:
-        for part in options.parts or PARTS:
-            PARTS[part](report, pathlib.Path(folder), QUICK if options.quick else FULL)
-    report.print()
-    report.write()
+        try:
+            for part in options.parts or PARTS:
+                PARTS[part](report, pathlib.Path(folder), QUICK if options.quick else FULL)
+        finally:
+            report.print()
+            report.write()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from bench.diskless_cluster.sizes import PARTITIONS, RECORD_SIZE, Sizes
 from bench.loads.rdkafka import DrainingConsumer
 from bench.measuring.measure import measure
 from bench.measuring.plan import topic
-from bench.measuring.report import Report, rounded
+from bench.measuring.report import Report, megabytes, rounded
 
 CROSS_RACK: Final = (
     "moldau_diskless_RackTraffic_CrossRackBytesInPerSec_total",
@@ -34,6 +34,9 @@ REQUESTS: Final = "kafka_network_RequestMetrics_RequestsPerSec_total"
 COMMIT_APIS: Final = ('request="11642"', 'request="11673"')
 """DisklessCommitFile and DisklessCommitParts. Only calls over the network are counted."""
 LIMIT_S: Final = 300.0
+RATE: Final = 60_000
+"""Records per second that the consumers can follow. If they fall behind, objects may have left the memory
+before all their batches were read."""
 Meters = Mapping[int, Mapping[str, float]]
 
 
@@ -67,15 +70,26 @@ def measure_racks(report: Report, folder: pathlib.Path, sizes: Sizes) -> None:
         assert isinstance(nodes, RackNodes)
         spread_coordinators(nodes)
         predicted = nodes.coordinators()[0]["calls"]
-        for writers in (*((rack,) for rack in RACKS.values()), tuple(RACKS.values())):
-            _produce_and_read(report, nodes, writers, sizes, predicted)
+        everywhere = tuple(RACKS.values())
+        for writers, rate in (
+            *(((rack,), None) for rack in everywhere),
+            (everywhere, RATE),
+            (everywhere, None),
+        ):
+            _produce_and_read(report, nodes, writers, sizes, predicted, rate)
 
 
 def _produce_and_read(
-    report: Report, nodes: RackNodes, writers: tuple[str, ...], sizes: Sizes, predicted: Mapping[str, int]
+    report: Report,
+    nodes: RackNodes,
+    writers: tuple[str, ...],
+    sizes: Sizes,
+    predicted: Mapping[str, int],
+    rate: int | None,
 ) -> None:
     records = sizes.racks_bytes // RECORD_SIZE
-    with topic(Brokers(nodes), f"racks-{'-'.join(writers)}", PARTITIONS, len(RACKS)) as name:
+    pace = {} if rate is None else {"rate": rate}
+    with topic(Brokers(nodes), f"racks-{'-'.join(writers)}-{rate or 'all'}", PARTITIONS, len(RACKS)) as name:
         nodes.wait_until_cached()
         readers = [TailReader(nodes, name, rack, records) for rack in RACKS.values()]
         for reader in readers:
@@ -90,6 +104,7 @@ def _produce_and_read(
             record_size=RECORD_SIZE,
             records=records,
             client_ids=[client_id(rack) for rack in writers],
+            **pace,
         )
         for reader in readers:
             reader.finish()
@@ -98,6 +113,7 @@ def _produce_and_read(
     calls = max(predicted[str(broker)] for broker, rack in RACKS.items() if rack in writers)
     row = {
         "producers in rack": ", ".join(writers),
+        "sent": "as fast as possible" if rate is None else f"{megabytes(rate * RECORD_SIZE)} MB/s",
         "MB/s": rounded(sample.mb_per_s),
         **_counts(before, after),
         "predicted": f"≤ {calls}",

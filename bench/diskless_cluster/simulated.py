@@ -27,6 +27,7 @@ COMMIT_FILE: Final = (11642, 0)
 BATCHES: Final = 8
 """Batches of an object; each has 1,000 records of 1 KiB."""
 BATCH_RECORDS: Final = 1_000
+LOAD_TIMEOUT_S: Final = 30.0
 
 
 class SimulatedObjects:
@@ -72,7 +73,11 @@ class SimulatedObjects:
             self._first = str(path)
         else:
             os.link(self._first, path)
-        answer = connection.call(COMMIT_FILE, self._request(key, now_ms))
+        request, deadline_s = self._request(key, now_ms), time.monotonic() + LOAD_TIMEOUT_S
+        answer = connection.call(COMMIT_FILE, request)
+        while answer.error_code is ErrorCode.coordinator_load_in_progress and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            answer = connection.call(COMMIT_FILE, request)
         codes = {answer.error_code, *(each.error_code for each in answer.batches)}
         if codes != {ErrorCode.none}:
             raise RuntimeError(f"{key} is not committed: {codes} {answer.error_message}")

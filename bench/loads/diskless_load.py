@@ -1,6 +1,7 @@
 """Loads of the diskless benchmarks in separate processes: ``python -m bench.loads.diskless_load SPEC``."""
 
 import time
+from math import inf
 from typing import Any
 
 from bench.loads import load
@@ -13,7 +14,7 @@ def produce_by_many(spec: Spec) -> load.Result:
     response.
 
     ``producers`` is the number of producers. Instead, ``client_ids`` may contain the client id of each
-    producer.
+    producer. ``rate`` is the number of records per second; without it, records are sent as fast as possible.
     """
     from bench.loads.rdkafka import BatchProducer
 
@@ -28,10 +29,12 @@ def produce_by_many(spec: Spec) -> load.Result:
     before = sum(clients[0].end_offset(partition) for partition in range(partitions))
     for client in clients:
         client.end_offset(0)  # the client is connected and has the metadata
+    rate = spec.get("rate", inf)
     start = load.wait_for_go()
     turn = 0
     while left:
         count = min(chunk, left)
+        time.sleep(max(0.0, start + (spec["records"] - left) / rate - time.perf_counter()))
         # Each producer begins at another partition.
         clients[turn % producers].produce((turn // producers + turn % producers) % partitions, count)
         left -= count

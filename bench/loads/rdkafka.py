@@ -19,6 +19,8 @@ CONSUMER: Final = 1
 OFFSET_BEGINNING: Final = -2
 FLAG_NONE: Final = 0
 ERROR_TEXT_BYTES: Final = 512
+UNKNOWN_TOPIC: Final = 3
+TOPIC_TIMEOUT_S: Final = 10.0
 
 
 class Message(ctypes.Structure):
@@ -106,13 +108,15 @@ class Client:
         self._topic = lib.rd_kafka_topic_new(self._handle, self._name, None)
 
     def end_offset(self, partition: int) -> int:
-        """The high watermark according to the broker."""
+        """The high watermark according to the broker. The call waits until the brokers know the topic."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
-        code = lib.rd_kafka_query_watermark_offsets(
+        deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
+        while code := lib.rd_kafka_query_watermark_offsets(
             self._handle, self._name, partition, ctypes.byref(low), ctypes.byref(high), 10_000
-        )
-        if code:
-            raise RuntimeError(f"watermark of partition {partition}: error {code}")
+        ):
+            if code != UNKNOWN_TOPIC or time.monotonic() > deadline_s:
+                raise RuntimeError(f"watermark of partition {partition}: error {code}")
+            time.sleep(0.05)
         return high.value
 
     def close(self) -> None:

@@ -62,6 +62,9 @@ class Known:
         return min(self.open_from.values(), default=self.next)
 
 
+AWAY = (ErrorCode.coordinator_not_available, "away")
+
+
 class MemoryCoordinator:
     """Responds like a real coordinator. A test may make it unavailable, or remove batches from its state."""
 
@@ -92,7 +95,7 @@ class MemoryCoordinator:
         deadline = loop.time() + call.max_wait_ms / 1000
         while True:
             if self.is_away:
-                raise KafkaError(ErrorCode.coordinator_not_available, "away")
+                raise KafkaError(*AWAY)
             found = self._find(call)
             if (
                 sum(batch.size_bytes for partition in found for batch in partition.batches) >= call.min_bytes
@@ -144,7 +147,7 @@ class MemoryCoordinator:
 
     async def list_offsets(self, timestamps: Sequence[TimestampToList]) -> Sequence[ListedOffset]:
         if self.is_away:
-            raise KafkaError(ErrorCode.coordinator_not_available, "away")
+            return [ListedOffset(*asked[:2], *AWAY) for asked in timestamps]
         return [self._list(*asked) for asked in timestamps]
 
     def _list(self, topic_id: UUID, index: int, timestamp_ms: int) -> ListedOffset:
@@ -175,6 +178,8 @@ class MemoryCoordinator:
         return answer
 
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]:
+        if self.is_away:
+            return [DeletedRecords(*asked[:2], *AWAY) for asked in offsets]
         results = []
         for topic_id, index, offset in offsets:
             known = self.partitions[PartitionKey(topic_id, index)]
@@ -257,17 +262,25 @@ class ReadingBroker:
         self.fetch_meters = FetchMeters(self.meters)
 
     def open(
-        self, key: PartitionKey, config: LogConfig | None = None, *, is_read: bool = True
+        self,
+        key: PartitionKey,
+        config: LogConfig | None = None,
+        *,
+        is_read: bool = True,
+        has_log: bool = True,
     ) -> DisklessPartition:
-        """Open a partition. With ``is_read``, a client has just read it."""
+        """Open a partition. With ``is_read``, a client has just read it. Without ``has_log``, this broker has
+        no replica of the partition."""
         name = TopicPartition(f"t{key.topic_id.int >> 64}", key.partition)
-        log = PartitionLog.open(
-            self.machine,
-            f"{self.folder}/{name}",
-            name,
-            LogConfig(segment_bytes=4096, retention_ms=-1),
-            topic_id=key.topic_id,
-        )
+        log: PartitionLog | None = None
+        if has_log:
+            log = PartitionLog.open(
+                self.machine,
+                f"{self.folder}/{name}",
+                name,
+                LogConfig(segment_bytes=4096, retention_ms=-1),
+                topic_id=key.topic_id,
+            )
         cache = PartitionCache(key, name.topic, 0, log)
         partition = DisklessPartition(
             cache,
@@ -297,7 +310,7 @@ class ReadingBroker:
         await self.cold_reads.close()
         for partition in self.partitions.values():
             self.cacher.remove(partition.cache)
-            if not partition.cache.log.is_offline:
+            if partition.cache.has_log and not partition.cache.log.is_offline:
                 partition.cache.log.close()
         self.partitions.clear()
 

@@ -2,19 +2,21 @@
 coordinator finds offsets."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
 from reading_fakes import ReadingBroker, consume, key, read, values_of
 from writer_fakes import run_in_virtual_time
 
+from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition
 from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.reading.cold_reads import ColdReadSettings, check_lifetimes
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.objects import Latency
 from moldau.protocol.partitions import PartitionKey
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.records import check_batch, iter_records
 from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -58,6 +60,32 @@ def test_a_reader_at_the_end_is_woken_by_a_commit_of_another_broker() -> None:
         outcome = await read(partition, 0)
         assert values_of(outcome, 0) == [(0, b"a"), (1, b"b")]
         assert (outcome.high_watermark, outcome.last_stable_offset, outcome.log_start_offset) == (2, 2, 0)
+
+    run(story)
+
+
+def test_a_reader_at_the_end_is_woken_when_another_read_finds_new_records() -> None:
+    """A broker without a replica has no cache to which the records are appended. Its request for new batches
+    may get its answer later than a read of older records."""
+
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a"]))
+        partition = broker.open(K, has_log=False)
+        await asyncio.sleep(1)
+        find = broker.coordinator.find_batches
+
+        async def slow_at_the_end(call: FindBatchesCall) -> Sequence[FoundPartition]:
+            found = await find(call)
+            await asyncio.sleep(10 if call.min_bytes else 0.01)
+            return found
+
+        broker.coordinator.find_batches = slow_at_the_end  # type: ignore[method-assign]
+        await asyncio.sleep(1)
+        waiter = broker.arrivals.wait([K], 5)
+        await broker.commit((K, [b"b"]))
+        assert values_of(await read(partition, 0), 0)[0] == (0, b"a")
+        assert await waiter.future
+        assert values_of(await read(partition, 1), 1) == [(1, b"b")]
 
     run(story)
 
@@ -563,6 +591,49 @@ def test_an_unavailable_coordinator_does_not_stop_readers_of_the_cached_tail() -
         broker.coordinator.is_away = False
         await broker.commit((K, [b"b"]))
         assert await consume(partition, 0, 2) == {0: b"a", 1: b"b"}
+
+    run(story)
+
+
+@pytest.mark.parametrize(("away_s", "code"), [(1.0, None), (60.0, ErrorCode.leader_not_available)])
+def test_lookups_and_deletions_wait_while_a_coordinator_moves(away_s: float, code: ErrorCode | None) -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a", b"b"]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 2)
+        loop = asyncio.get_running_loop()
+
+        async def list_end() -> int:
+            found = await partition.find_offset(
+                LATEST_TIMESTAMP, read_committed=False, current_leader_epoch=-1
+            )
+            return found.offset
+
+        for request, expected in ((list_end, 2), (lambda: partition.delete_records(1), 1)):
+            broker.coordinator.is_away = True
+            loop.call_later(away_s, setattr, broker.coordinator, "is_away", False)
+            began_s = loop.time()
+            if code is None:
+                assert await request() == expected
+                continue
+            with pytest.raises(KafkaError) as refused:
+                await request()
+            assert refused.value.code is code
+            assert loop.time() - began_s < 4
+            broker.coordinator.is_away = False
+
+    run(story)
+
+
+def test_a_deletion_does_not_wait_longer_than_its_timeout() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a"]))
+        partition = broker.open(K)
+        broker.coordinator.is_away = True
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(KafkaError):
+            await partition.delete_records(1, 0.3)
+        assert asyncio.get_running_loop().time() - began_s <= 0.3
 
     run(story)
 

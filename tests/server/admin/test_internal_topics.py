@@ -147,7 +147,8 @@ def test_a_node_starts_before_the_diskless_metadata_can_be_created() -> None:
         asyncio.run(ask())
         assert "diskless.metadata.topic.replication.factor=2" in health(node)["topics"]
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-        refused = admin.create_topics([NewTopic("d", 1, 1, config={"diskless.enable": "true"})])["d"]
+        wanted = [NewTopic("d", 1, 1, config={"diskless.enable": "true"})]
+        refused = admin.create_topics(wanted, operation_timeout=1)["d"]
         with pytest.raises(Exception, match="COORDINATOR_NOT_AVAILABLE"):
             refused.result(60)
 

@@ -162,6 +162,7 @@ class Cacher:
     def add(self, cache: PartitionCache) -> None:
         """Begin to follow a partition."""
         self._caches[cache.key] = cache
+        cache.notify_readers = partial(self._arrivals.notify, cache.key)
         self._lane(self._catch_ups, cache.coordinator_id).add(cache)
 
     def remove(self, cache: PartitionCache) -> None:
@@ -180,6 +181,8 @@ class Cacher:
 
     def _must_sleep(self, cache: PartitionCache, found: FoundPartition) -> bool:
         """Whether no client reads the partition here, and batches of other brokers would have to be read."""
+        if not found.batches:
+            return False
         unread_ms = self.settings.unread_ms
         if not cache.is_usable or unread_ms < 0:
             return False
@@ -292,7 +295,6 @@ class Cacher:
         return None
 
     def _learn(self, cache: PartitionCache, found: FoundPartition | ListedOffset, end: int = -1) -> None:
-        before = cache.high_watermark
         if isinstance(found, FoundPartition):
             end = found.high_watermark
             cache.learn_aborted(found.aborted)
@@ -303,8 +305,6 @@ class Cacher:
             last_stable_offset=found.last_stable_offset,
             remote_metadata_position=found.remote_metadata_position,
         )
-        if cache.high_watermark != before and (before < 0 or not cache.is_usable):
-            self._arrivals.notify(cache.key)
 
     async def _resolve(self, cache: PartitionCache) -> bool:
         """Request the partition's committed offsets, because the coordinator's response does not match the

@@ -102,6 +102,9 @@ class PartitionCache:
         coordinator may be old until then."""
         self.read_s = -inf
         """Time of the last read, in seconds of the event loop's clock."""
+        self.notify_readers: Callable[[], None] = lambda: None
+        """Called when readers that wait at the end of the partition can read more, although nothing was
+        appended to the cache."""
         self._wake: Callable[[], None] | None = None
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []
@@ -170,7 +173,7 @@ class PartitionCache:
 
         A caller omits ``last_stable_offset`` if this update begins and ends no transaction.
         """
-        was_known = self.is_known
+        before = self.high_watermark
         if last_stable_offset >= 0 and high_watermark >= self.high_watermark:
             is_open = last_stable_offset < high_watermark
             self._open_since = last_stable_offset if is_open else UNKNOWN
@@ -178,10 +181,12 @@ class PartitionCache:
         self.wal_start_offset = max(self.wal_start_offset, wal_start_offset)
         self.remote_metadata_position = max(self.remote_metadata_position, remote_metadata_position)
         self.high_watermark = max(self.high_watermark, high_watermark)
-        if self.is_known and not was_known:
+        if self.is_known and before < 0:
             waiting, self._on_known = self._on_known, []
             for callback in waiting:
                 callback()
+        if self.high_watermark != before and (before < 0 or not self.is_usable):
+            self.notify_readers()
 
     def learn_aborted(self, ranges: Sequence[AbortedRange]) -> None:
         """Add aborted transactions. Transactions below the log start are removed."""

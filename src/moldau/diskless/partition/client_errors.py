@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.runtime import ErrorCode, KafkaError
 
-_COORDINATOR_AWAY: Final = frozenset(
+COORDINATOR_AWAY: Final = frozenset(
     {
         ErrorCode.not_coordinator,
         ErrorCode.coordinator_not_available,
@@ -13,9 +13,10 @@ _COORDINATOR_AWAY: Final = frozenset(
         ErrorCode.request_timed_out,
     }
 )
+"""Errors of a coordinator that moves, or that cannot be reached."""
 
 
 def client_error(code: ErrorCode, message: str | None, instead: ErrorCode) -> KafkaError:
     """The error code for a client after an error of the coordinator. ``instead`` is the retriable error when
     the coordinator is not available."""
-    return KafkaError(instead if code in _COORDINATOR_AWAY else code, message)
+    return KafkaError(instead if code in COORDINATOR_AWAY else code, message)

@@ -5,12 +5,11 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from moldau.coordinators.diskless.calls import (
-    OffsetToDelete,
-)
+from moldau.coordinators.diskless.calls import OffsetToDelete
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.appends import PartitionAppends
 from moldau.diskless.partition.client_errors import client_error
+from moldau.diskless.partition.moving_coordinators import ask_moving
 from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
@@ -309,9 +308,8 @@ class DisklessPartition(WithoutLog):
         )
 
     async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:
-        (deleted,) = await self._deleter.delete_records(
-            [OffsetToDelete(*self.cache.partition_id, before_offset)]
-        )
+        wanted = [OffsetToDelete(*self.cache.partition_id, before_offset)]
+        deleted = await ask_moving(lambda: self._deleter.delete_records(wanted), timeout_s)
         if deleted.error is not ErrorCode.none:
             raise client_error(deleted.error, deleted.message, ErrorCode.leader_not_available)
         self.cache.learn(log_start_offset=deleted.low_watermark, wal_start_offset=-1, high_watermark=-1)

@@ -16,6 +16,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.client_errors import client_error
+from moldau.diskless.partition.moving_coordinators import ask_moving
 from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.reading.batch_conversion import finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads, plan_reads
@@ -124,7 +125,8 @@ class WalOffsetLookup:
         return found
 
     async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
-        (listed,) = await self._lister.list_offsets([TimestampToList(*cache.partition_id, timestamp_ms)])
+        wanted = [TimestampToList(*cache.partition_id, timestamp_ms)]
+        listed = await ask_moving(lambda: self._lister.list_offsets(wanted))
         if listed.error is not ErrorCode.none:
             raise client_error(listed.error, listed.message, ErrorCode.leader_not_available)
         cache.learn(

@@ -8,6 +8,7 @@ client would get errors such as "unknown topic" or "not leader".
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 from moldau.cluster.controller.channel import ControllerChannel
@@ -26,6 +27,12 @@ from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.forwarding import decided_by, forward
 
 VISIBLE_TIMEOUT_S: Final = 5.0
+
+COORDINATORS_TIMEOUT_S: Final = 10.0
+"""The longest wait of CreateTopics for the internal topic of the coordinators. A new cluster creates this
+topic when enough brokers are active."""
+
+_PAUSE_S: Final = 0.1
 
 
 class ForwardedHandlers:
@@ -63,10 +70,31 @@ class ForwardedHandlers:
         return response
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Message:
-        response: CreateTopicsResponse = await forward(self._controller, context, request)
+        response = await self._create_topics(context, request)
         created = [topic.name for topic in response.topics if topic.error_code is ErrorCode.none]
         if created and not request.validate_only:
             await self._visible(request.timeout_ms, lambda: all(map(self._partition_count, created)))
+        return response
+
+    async def _create_topics(
+        self, context: RequestContext, request: CreateTopicsRequest
+    ) -> CreateTopicsResponse:
+        """Forward the request. If topics need coordinators that do not exist yet, their part of the request
+        is repeated until its timeout, because librdkafka does not repeat it."""
+        loop = asyncio.get_running_loop()
+        until_s = context.received_at + min(request.timeout_ms / 1000, COORDINATORS_TIMEOUT_S)
+        response: CreateTopicsResponse = await forward(self._controller, context, request)
+        while loop.time() + _PAUSE_S < until_s:
+            early = {
+                row.name for row in response.topics if row.error_code is ErrorCode.coordinator_not_available
+            }
+            if not early:
+                break
+            await asyncio.sleep(_PAUSE_S)
+            rest = replace(request, topics=[topic for topic in request.topics if topic.name in early])
+            later: CreateTopicsResponse = await forward(self._controller, context, rest)
+            rows = {row.name: row for row in later.topics}
+            response = replace(response, topics=[rows.get(row.name, row) for row in response.topics])
         return response
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:

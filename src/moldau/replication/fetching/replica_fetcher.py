@@ -512,6 +512,10 @@ class ReplicaFetcher:
             self._back_off(followed)
         else:
             self._free(followed)
+            # The request in progress does not contain the partition, and may wait at the leader. Until the
+            # next request, the records of a new leader may not be committed. During syncs, requests end soon.
+            if asyncio.current_task() not in self._syncs:
+                self._ask_soon()
 
     def _refused(self, followed: "_Followed", reason: str) -> None:
         self._refusals.add(_name(followed.partition), reason)

@@ -5,24 +5,16 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Mapping
-from typing import Any
 
 from bench.brokers import JARS, Broker, Kafka, Moldau
 from bench.measuring.measure import Sample, measure, median_sample, watch_idle
 from bench.measuring.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
-from bench.measuring.report import Report, environment, megabytes, rounded
+from bench.measuring.report import Report, environment, megabytes
+from bench.peer_rows import throughput
 
 WARM_UP_BYTES = 500_000_000
 Brokers = Mapping[str, Broker]
 Samples = dict[str, list[Sample]]
-
-
-def run_both(broker: Broker, plan: Plan, size: int, partitions: int, name: str) -> tuple[Sample, Sample]:
-    """Produce a topic and read it back."""
-    with topic(broker, name, partitions) as made:
-        load = {"topic": made, "partitions": partitions, "record_size": size}
-        records = plan.bytes_by_record_size[size] // size
-        return measure(broker, "produce", records=records, **load), measure(broker, "consume", **load)
 
 
 def warm_up(broker: Broker, plan: Plan) -> None:
@@ -35,35 +27,6 @@ def warm_up(broker: Broker, plan: Plan) -> None:
             for _ in range(2):
                 measure(broker, "consume", **load)
             measure(broker, "requests", connections=4, records=50_000, **(load | {"record_size": 1024}))
-
-
-def throughput(report: Report, brokers: Brokers, plan: Plan) -> None:
-    for size in RECORD_SIZES:
-        for partitions in PARTITION_COUNTS:
-            produced: Samples = {name: [] for name in brokers}
-            fetched: Samples = {name: [] for name in brokers}
-            for repeat in range(plan.repeats):
-                # The brokers are measured alternately, so that other work on the machine affects both.
-                for name, broker in brokers.items():
-                    one, two = run_both(broker, plan, size, partitions, f"load-{size}-{partitions}-{repeat}")
-                    produced[name].append(one)
-                    fetched[name].append(two)
-            for kind, samples in (("produce", produced), ("fetch", fetched)):
-                compare(report, kind, size, partitions, samples)
-
-
-def compare(report: Report, kind: str, size: int, partitions: int, samples: Samples) -> None:
-    """Add one row to the table of the report. It has the values of both brokers, and the ratio of these
-    values."""
-    ours, theirs = median_sample(samples["moldau"]), median_sample(samples["kafka"])
-    row: dict[str, Any] = {"load": kind, "record": f"{size} B", "partitions": partitions}
-    for name, sample in (("moldau", ours), ("kafka", theirs)):
-        row[f"{name} MB/s"] = rounded(sample.mb_per_s)
-        row[f"{name} MB/CPU-s"] = rounded(sample.mb_per_cpu_s)
-        row[f"{name} CPU %"] = round(sample.broker_share * 100)
-    row["ratio MB/s"] = rounded(ours.mb_per_s / theirs.mb_per_s)
-    row["ratio MB/CPU-s"] = rounded(ours.mb_per_cpu_s / theirs.mb_per_cpu_s)
-    report.add("Throughput, librdkafka, acks=all", row, samples["moldau"] + samples["kafka"])
 
 
 def pipelined(report: Report, brokers: Brokers, plan: Plan) -> None:

@@ -6,11 +6,13 @@ stdin and the result.
 """
 
 import json
+import random
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 from bench.loads import canned
@@ -29,16 +31,16 @@ def produce(spec: Spec) -> Result:
 
     partitions, records = spec["partitions"], spec["records"]
     producer = BatchProducer(
-        spec["bootstrap"], spec["topic"], spec["record_size"], CHUNK_RECORDS, spec.get("settings", {})
+        spec["bootstrap"],
+        spec["topic"],
+        spec["record_size"],
+        CHUNK_RECORDS,
+        spec.get("settings", {}),
+        _payload(spec),
     )
     before = sum(producer.end_offset(partition) for partition in range(partitions))
     start = wait_for_go()
-    left, partition = records, 0
-    while left:
-        count = min(CHUNK_RECORDS, left)
-        producer.produce(partition, count)
-        left -= count
-        partition = (partition + 1) % partitions
+    _send(producer, partitions, records)
     producer.flush(TIMEOUT_S)
     wall_s = time.perf_counter() - start
     after = sum(producer.end_offset(partition) for partition in range(partitions))
@@ -46,6 +48,48 @@ def produce(spec: Spec) -> Result:
     if after - before != records:
         raise RuntimeError(f"{records} records were acknowledged, {after - before} are there")
     return {"wall_s": wall_s, "records": records}
+
+
+def produce_and_consume(spec: Spec) -> Result:
+    """Produces like :func:`produce`, while a consumer reads the records. It ends with the last record that is
+    read."""
+    from bench.loads.rdkafka import BatchProducer, DrainingConsumer
+
+    partitions, records, settings = spec["partitions"], spec["records"], spec.get("settings", {})
+    producer = BatchProducer(
+        spec["bootstrap"], spec["topic"], spec["record_size"], CHUNK_RECORDS, settings, _payload(spec)
+    )
+    consumer = DrainingConsumer(spec["bootstrap"], spec["topic"], {})
+    if any(consumer.end_offset(partition) for partition in range(partitions)):
+        raise RuntimeError(f"{spec['topic']} is not empty")
+    with ThreadPoolExecutor(1) as reader:
+        start = wait_for_go()
+        reading = reader.submit(consumer.drain, partitions, records, TIMEOUT_S)
+        _send(producer, partitions, records)
+        reading.result()
+        wall_s = time.perf_counter() - start
+    finished()
+    producer.flush(TIMEOUT_S)
+    consumer.close()
+    producer.close()
+    return {"wall_s": wall_s, "records": records}
+
+
+def _send(producer: Any, partitions: int, records: int) -> None:
+    left, partition = records, 0
+    while left:
+        count = min(CHUNK_RECORDS, left)
+        producer.produce(partition, count)
+        left -= count
+        partition = (partition + 1) % partitions
+
+
+def _payload(spec: Spec) -> bytes | None:
+    """With ``compressible``, random hexadecimal digits, which codecs make about half as long. Otherwise
+    zeros."""
+    if not spec.get("compressible"):
+        return None
+    return random.Random(1).randbytes(spec["record_size"] // 2).hex().ljust(spec["record_size"], "0").encode()
 
 
 def consume(spec: Spec) -> Result:
@@ -160,6 +204,7 @@ def long_polls(spec: Spec) -> Result:
 
 LOADS: dict[str, Callable[[Spec], Result]] = {
     "produce": produce,
+    "produce_and_consume": produce_and_consume,
     "consume": consume,
     "latency": latency,
     "requests": requests,

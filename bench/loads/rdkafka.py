@@ -134,9 +134,11 @@ class BatchProducer(Client):
         payload_size_bytes: int,
         batch_count: int,
         settings: Mapping[str, str],
+        payload: bytes | None = None,
     ) -> None:
+        """``payload`` is the value of all records; without it, they have zeros."""
         super().__init__(PRODUCER, bootstrap, topic, settings)
-        self._payload = ctypes.create_string_buffer(payload_size_bytes)
+        self._payload = ctypes.create_string_buffer(payload or b"", payload_size_bytes)
         self._messages = (Message * batch_count)()
         address = ctypes.addressof(self._payload)
         for message in self._messages:

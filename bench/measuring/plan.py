@@ -26,6 +26,11 @@ class Plan:
     long_polls_s: float
     warm_up_rounds: int
     latency_sizes: tuple[int, ...] = RECORD_SIZES
+    peer_partitions: tuple[int, ...] = PARTITION_COUNTS
+    peer_codecs: tuple[str, ...] = ()
+    """Codecs of the client, beside records without compression."""
+    peer_memories: tuple[bool, ...] = (False,)
+    """Whether the files of the brokers are removed from the page cache before each run."""
 
 
 FULL = Plan(
@@ -37,6 +42,9 @@ FULL = Plan(
     idle_s=8,
     long_polls_s=8,
     warm_up_rounds=3,
+    peer_partitions=(1, 12, 100),
+    peer_codecs=("lz4", "zstd"),
+    peer_memories=(False, True),
 )
 QUICK = Plan(
     bytes_by_record_size={100: 50_000_000, 1024: 250_000_000, 10_240: 300_000_000},

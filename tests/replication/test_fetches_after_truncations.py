@@ -1,4 +1,4 @@
-"""A follower whose log diverges is truncated, and fetches again soon after. A new leader cannot commit records
+"""A follower whose log diverges is truncated and fetches again soon, because a new leader commits no records
 before this fetch."""
 
 import asyncio

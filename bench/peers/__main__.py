@@ -10,7 +10,7 @@ from bench.brokers import JARS, Broker, Kafka, Moldau
 from bench.measuring.measure import Sample, measure, median_sample, watch_idle
 from bench.measuring.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
 from bench.measuring.report import Report, environment, megabytes
-from bench.peer_rows import throughput
+from bench.peers.rows import throughput
 
 WARM_UP_BYTES = 500_000_000
 Brokers = Mapping[str, Broker]

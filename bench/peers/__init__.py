@@ -1,0 +1,1 @@
+"""Moldau and Apache Kafka under the same loads; see ``__main__.py``."""

@@ -41,6 +41,9 @@ def main() -> None:
         try:
             for part in options.parts or PARTS:
                 PARTS[part](report, pathlib.Path(folder), QUICK if options.quick else FULL)
+        except BaseException:
+            report.name += "-incomplete"
+            raise
         finally:
             report.print()
             report.write()

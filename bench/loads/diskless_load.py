@@ -30,6 +30,9 @@ def produce_by_many(spec: Spec) -> load.Result:
     for client in clients:
         client.end_offset(0)  # the client is connected and has the metadata
     rate = spec.get("rate", inf)
+    if "rate" in spec:
+        # Otherwise the records of an object would all be for one partition, because each chunk waits.
+        chunk = max(1, chunk // partitions)
     start = load.wait_for_go()
     turn = 0
     while left:

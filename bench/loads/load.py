@@ -6,7 +6,6 @@ stdin and the result.
 """
 
 import json
-import random
 import resource
 import sys
 import threading
@@ -36,7 +35,7 @@ def produce(spec: Spec) -> Result:
         spec["record_size"],
         CHUNK_RECORDS,
         spec.get("settings", {}),
-        _payload(spec),
+        spec.get("compressible", False),
     )
     before = sum(producer.end_offset(partition) for partition in range(partitions))
     start = wait_for_go()
@@ -57,7 +56,12 @@ def produce_and_consume(spec: Spec) -> Result:
 
     partitions, records, settings = spec["partitions"], spec["records"], spec.get("settings", {})
     producer = BatchProducer(
-        spec["bootstrap"], spec["topic"], spec["record_size"], CHUNK_RECORDS, settings, _payload(spec)
+        spec["bootstrap"],
+        spec["topic"],
+        spec["record_size"],
+        CHUNK_RECORDS,
+        settings,
+        spec.get("compressible", False),
     )
     consumer = DrainingConsumer(spec["bootstrap"], spec["topic"], {})
     if any(consumer.end_offset(partition) for partition in range(partitions)):
@@ -82,14 +86,6 @@ def _send(producer: Any, partitions: int, records: int) -> None:
         producer.produce(partition, count)
         left -= count
         partition = (partition + 1) % partitions
-
-
-def _payload(spec: Spec) -> bytes | None:
-    """With ``compressible``, random hexadecimal digits, which codecs make about half as long. Otherwise
-    zeros."""
-    if not spec.get("compressible"):
-        return None
-    return random.Random(1).randbytes(spec["record_size"] // 2).hex().ljust(spec["record_size"], "0").encode()
 
 
 def consume(spec: Spec) -> Result:

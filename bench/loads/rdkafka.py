@@ -9,7 +9,9 @@ callback that does nothing).
 
 import ctypes
 import importlib.util
+import itertools
 import pathlib
+import random
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,6 +23,7 @@ FLAG_NONE: Final = 0
 ERROR_TEXT_BYTES: Final = 512
 UNKNOWN_TOPIC: Final = 3
 TOPIC_TIMEOUT_S: Final = 10.0
+DIFFERENT_CALLS: Final = 20
 
 
 class Message(ctypes.Structure):
@@ -134,23 +137,34 @@ class BatchProducer(Client):
         payload_size_bytes: int,
         batch_count: int,
         settings: Mapping[str, str],
-        payload: bytes | None = None,
+        compressible: bool = False,
     ) -> None:
-        """``payload`` is the value of all records; without it, they have zeros."""
+        """The records have zeros as their values. If they are ``compressible``, half of each value is random,
+        and different in each of the last :data:`DIFFERENT_CALLS` calls of :meth:`produce`."""
         super().__init__(PRODUCER, bootstrap, topic, settings)
-        self._payload = ctypes.create_string_buffer(payload or b"", payload_size_bytes)
-        self._messages = (Message * batch_count)()
-        address = ctypes.addressof(self._payload)
-        for message in self._messages:
-            message.payload, message.len = address, payload_size_bytes
+        calls = DIFFERENT_CALLS if compressible else 1
+        count = calls * batch_count if compressible else 1
+        self._payloads = ctypes.create_string_buffer(count * payload_size_bytes)
+        if compressible:
+            half, content = payload_size_bytes // 2, random.Random(1)
+            for number in range(count):
+                start = number * payload_size_bytes
+                self._payloads[start : start + half] = content.randbytes(half)
+        address = ctypes.addressof(self._payloads)
+        self._calls = [(Message * batch_count)() for _ in range(calls)]
+        for number, message in enumerate(itertools.chain(*self._calls)):
+            message.payload = address + number % count * payload_size_bytes
+            message.len = payload_size_bytes
+        self._turn = itertools.cycle(self._calls)
 
     def produce(self, partition: int, count: int) -> None:
         """Put ``count`` records into librdkafka's queue. Wait while the queue is full. ``count`` is at most
         the ``batch_count`` of the constructor.
         """
+        messages = next(self._turn)
         while count:
             # librdkafka does not copy or free the payload, which exists longer than every message
-            count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)
+            count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, messages, count)
             if count:
                 lib.rd_kafka_poll(self._handle, 1)
 

@@ -6,6 +6,7 @@ files of both brokers leave the page cache before each run, and there is a pause
 back the free memory. The first use of a page then costs more CPU time.
 """
 
+import contextlib
 import os
 import pathlib
 import statistics
@@ -92,15 +93,10 @@ def cool(folders: Iterator[pathlib.Path]) -> None:
     """Write the files of the folders to the disk, and remove them from the page cache."""
     os.sync()
     for folder in folders:
-        for path in folder.rglob("*"):
-            try:
-                descriptor = os.open(path, os.O_RDONLY)
-            except FileNotFoundError:
-                continue  # the broker has removed it
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError), open(os.path.join(parent, name), "rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     time.sleep(COOLING_S)
 
 

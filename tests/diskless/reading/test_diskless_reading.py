@@ -625,6 +625,43 @@ def test_lookups_and_deletions_wait_while_a_coordinator_moves(away_s: float, cod
     run(story)
 
 
+def test_requests_wait_once_for_a_coordinator_that_is_away_for_long() -> None:
+    """The parts of a large request may be answered one after the other."""
+
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+        loop = asyncio.get_running_loop()
+        for pause_s in (0, 60):
+            await asyncio.sleep(pause_s)
+            broker.coordinator.is_away = True
+            began_s = loop.time()
+            for _ in range(20):
+                with pytest.raises(KafkaError):
+                    await partition.find_offset(-1, read_committed=False, current_leader_epoch=-1)
+            assert 2 < loop.time() - began_s < 4
+            broker.coordinator.is_away = False
+
+    run(story)
+
+
+def test_a_lookup_does_not_wait_longer_than_its_request() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+        broker.coordinator.is_away = True
+        deadline_s = asyncio.get_running_loop().time() + 0.3
+        with pytest.raises(KafkaError):
+            await partition.find_offset(
+                -1, read_committed=False, current_leader_epoch=-1, deadline_s=deadline_s
+            )
+        assert asyncio.get_running_loop().time() <= deadline_s
+
+    run(story)
+
+
 def test_a_deletion_does_not_wait_longer_than_its_timeout() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a"]))

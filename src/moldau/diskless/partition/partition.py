@@ -9,7 +9,6 @@ from moldau.coordinators.diskless.calls import OffsetToDelete
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.appends import PartitionAppends
 from moldau.diskless.partition.client_errors import client_error
-from moldau.diskless.partition.moving_coordinators import ask_moving
 from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
@@ -63,6 +62,7 @@ class DisklessPartition(WithoutLog):
         self._key = cache.key
         self._deadlines = services.deadlines
         self._deleter = services.deleter
+        self._moving = services.moving
         self._cold_reads = services.cold_reads
         self._lookup = services.lookup
         self._meters = services.meters
@@ -309,7 +309,10 @@ class DisklessPartition(WithoutLog):
 
     async def delete_records(self, before_offset: int, timeout_s: float | None = None) -> int:
         wanted = [OffsetToDelete(*self.cache.partition_id, before_offset)]
-        deleted = await ask_moving(lambda: self._deleter.delete_records(wanted), timeout_s)
+        until_s = None if timeout_s is None else self._deadlines.loop.time() + timeout_s
+        deleted = await self._moving.ask(
+            self.cache.coordinator_id, lambda: self._deleter.delete_records(wanted), until_s
+        )
         if deleted.error is not ErrorCode.none:
             raise client_error(deleted.error, deleted.message, ErrorCode.leader_not_available)
         self.cache.learn(log_start_offset=deleted.low_watermark, wal_start_offset=-1, high_watermark=-1)

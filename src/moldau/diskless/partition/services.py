@@ -13,6 +13,7 @@ from moldau.coordinators.diskless.calls import (
     OffsetToDelete,
     ProducersOfPartition,
 )
+from moldau.diskless.partition.moving_coordinators import MovingCoordinators
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.list_offsets import WalOffsetLookup
@@ -80,5 +81,6 @@ class PartitionServices:
     """Deadlines of requests that wait on this node."""
     clock: Clock
     meters: FetchMeters
+    moving: MovingCoordinators = field(default_factory=MovingCoordinators)
     racks: RackView = field(default_factory=RackView)
     unexpected: UnexpectedErrors

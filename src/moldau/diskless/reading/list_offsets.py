@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.client_errors import client_error
-from moldau.diskless.partition.moving_coordinators import ask_moving
+from moldau.diskless.partition.moving_coordinators import MovingCoordinators
 from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.reading.batch_conversion import finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads, plan_reads
@@ -56,6 +56,7 @@ class WalOffsetLookup:
     def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:
         self._lister = lister
         self._reads = reads
+        self._moving = MovingCoordinators()
         self._machine = machine
 
     async def find(
@@ -76,14 +77,14 @@ class WalOffsetLookup:
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return await self._earliest_local(cache)
         if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
-            return FoundOffset() if remote is None else await self._earliest_in_wal(cache)
+            return FoundOffset() if remote is None else await self._earliest_in_wal(cache, deadline_s)
         if timestamp_ms < EARLIEST_PENDING_UPLOAD_TIMESTAMP:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
         lookup = RecordLookup(self._machine, client, f"{cache.topic}-{cache.key.partition}", deadline_s)
         for _ in range(_ATTEMPTS):
-            listed = await self._list(cache, timestamp_ms)
+            listed = await self._list(cache, timestamp_ms, deadline_s)
             start, end = listed.log_start_offset, listed.wal_start_offset
             if remote is not None and timestamp_ms >= 0 and start < end:
                 older = await remote.find_timestamp(timestamp_ms, start, end, lookup)
@@ -124,9 +125,11 @@ class WalOffsetLookup:
             return await self._behind(cache, batch.last_offset + 1, timestamp_ms, lookup)
         return found
 
-    async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
+    async def _list(self, cache: PartitionCache, timestamp_ms: int, deadline_s: float | None) -> ListedOffset:
         wanted = [TimestampToList(*cache.partition_id, timestamp_ms)]
-        listed = await ask_moving(lambda: self._lister.list_offsets(wanted))
+        listed = await self._moving.ask(
+            cache.coordinator_id, lambda: self._lister.list_offsets(wanted), deadline_s
+        )
         if listed.error is not ErrorCode.none:
             raise client_error(listed.error, listed.message, ErrorCode.leader_not_available)
         cache.learn(
@@ -145,9 +148,9 @@ class WalOffsetLookup:
         start = cache.local_start_offset if cache.is_usable else cache.high_watermark
         return _special(cache, max(start, cache.log_start_offset))
 
-    async def _earliest_in_wal(self, cache: PartitionCache) -> FoundOffset:
+    async def _earliest_in_wal(self, cache: PartitionCache, deadline_s: float | None) -> FoundOffset:
         """The first offset that is not in the remote tier (KIP-1023)."""
-        listed = await self._list(cache, EARLIEST_TIMESTAMP)
+        listed = await self._list(cache, EARLIEST_TIMESTAMP, deadline_s)
         return _special(cache, max(listed.log_start_offset, listed.wal_start_offset))
 
     async def _behind(

@@ -48,11 +48,11 @@ FIRST_BACKOFF_MS: Final = 20
 one of the two brokers does not know the result of an election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
-"""Time in seconds for which a new partition waits for the request in flight. After this time the request is
-cancelled, so that a new request can include the partition."""
+"""Time in seconds for which a partition that is new, or was left out, waits for the request in flight. After
+this time the request is cancelled, so that a new request can include the partition."""
 HURRIES_MAX: Final = 5
-"""Number of consecutive errors of a partition after which no more requests are cancelled for this
-partition."""
+"""Number of consecutive errors of a partition, or of works on it, after which no more requests are cancelled
+for this partition."""
 THROTTLED_S: Final = 0.1
 """Pause in seconds after which a throttled follower checks its quota again. It is also the pause after which
 a copy that the leader throttles is requested again."""
@@ -77,7 +77,7 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 class _Followed:
     """A followed partition, and the reason why it is not requested now."""
 
-    __slots__ = ("failures", "held", "is_caught_up", "key", "partition", "progress")
+    __slots__ = ("failures", "held", "hurries", "is_caught_up", "key", "partition", "progress")
 
     def __init__(self, partition: ClassicPartition, progress: CopyProgress | None) -> None:
         """``progress`` is ``None`` on a connection that is not for copies."""
@@ -88,6 +88,9 @@ class _Followed:
         """The work or the pause that must end before the partition is requested again."""
         self.failures = 0
         """Number of consecutive failures."""
+        self.hurries = 0
+        """Number of works on the partition for which a request was cancelled since the last response that
+        followed the log."""
         self.is_caught_up = False
         """Whether this follower's log had all committed records of the partition when the leader answered
         last."""
@@ -399,7 +402,7 @@ class ReplicaFetcher:
                 partition, following.append(sent.leader_epoch, part, **offsets).size_bytes
             )
             self._turn_cost += cost
-        followed.failures = 0
+        followed.failures = followed.hurries = 0
         position = following.position()
         followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
@@ -514,7 +517,8 @@ class ReplicaFetcher:
             self._free(followed)
             # The request in progress does not contain the partition, and may wait at the leader. Until the
             # next request, the records of a new leader may not be committed. During syncs, requests end soon.
-            if asyncio.current_task() not in self._syncs:
+            if asyncio.current_task() not in self._syncs and followed.hurries < HURRIES_MAX:
+                followed.hurries += 1
                 self._ask_soon()
 
     def _refused(self, followed: "_Followed", reason: str) -> None:

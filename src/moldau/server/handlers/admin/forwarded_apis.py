@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.controller.channel import Caller, ControllerChannel
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler
 from moldau.protocol.api import ApiKey
@@ -23,7 +23,7 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from moldau.protocol.schema import Message
-from moldau.runtime.errors import ErrorCode
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.requests.forwarding import decided_by, forward
 
 VISIBLE_TIMEOUT_S: Final = 5.0
@@ -33,6 +33,10 @@ COORDINATORS_TIMEOUT_S: Final = 10.0
 topic when enough brokers are active."""
 
 _PAUSE_S: Final = 0.1
+_SHARE: Final = 0.8
+"""Share of the timeout of a request during which it is repeated. The client may measure the timeout, too."""
+_NOT_DECIDED: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out})
+"""Errors of a controller that has not decided about a topic."""
 
 
 class ForwardedHandlers:
@@ -80,9 +84,9 @@ class ForwardedHandlers:
         self, context: RequestContext, request: CreateTopicsRequest
     ) -> CreateTopicsResponse:
         """Forward the request. If topics need coordinators that do not exist yet, their part of the request
-        is repeated until its timeout, because librdkafka does not repeat it."""
+        is repeated until shortly before its timeout, because librdkafka does not repeat it."""
         loop = asyncio.get_running_loop()
-        until_s = context.received_at + min(request.timeout_ms / 1000, COORDINATORS_TIMEOUT_S)
+        until_s = context.received_at + min(_SHARE * request.timeout_ms / 1000, COORDINATORS_TIMEOUT_S)
         response: CreateTopicsResponse = await forward(self._controller, context, request)
         while loop.time() + _PAUSE_S < until_s:
             early = {
@@ -92,8 +96,11 @@ class ForwardedHandlers:
                 break
             await asyncio.sleep(_PAUSE_S)
             rest = replace(request, topics=[topic for topic in request.topics if topic.name in early])
-            later: CreateTopicsResponse = await forward(self._controller, context, rest)
-            rows = {row.name: row for row in later.topics}
+            try:
+                later = await self._controller.send(rest, Caller.of(context), until_s)
+            except KafkaError:
+                break  # The other topics are perhaps created, so their part of the response counts.
+            rows = {row.name: row for row in later.topics if row.error_code not in _NOT_DECIDED}
             response = replace(response, topics=[rows.get(row.name, row) for row in response.topics])
         return response
 

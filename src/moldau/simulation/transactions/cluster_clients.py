@@ -20,6 +20,7 @@ from moldau.simulation.transactions.routes import GROUP, TRANSACTION, BrokerRout
 
 _ATTEMPTS: Final = 60
 _POLL_CHANCE: Final = 0.3
+_LOST_CHANCE: Final = 0.1
 _REPEATED: Final = (RETRIED | RETRIABLE) - {ErrorCode.out_of_order_sequence_number}
 """Errors after which a client sends its batch again. After OUT_OF_ORDER_SEQUENCE_NUMBER this does not help,
 because the batch would be out of order again."""
@@ -74,6 +75,9 @@ class ClusterProducer(TransactionalProducer):
         return await self._routes.leader(place)
 
     async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
+        """Some responses to Produce are lost together with their connection, so the stored batch is sent
+        again."""
+        is_lost = isinstance(request, ProduceRequest) and self.chance.random() < _LOST_CHANCE
         for _ in range(_ATTEMPTS):
             try:
                 broker = await self._broker_for(api_key, request)
@@ -83,6 +87,10 @@ class ClusterProducer(TransactionalProducer):
                 await self.pause()
                 continue
             problems = errors_of(answer)
+            if is_lost and problems == {ErrorCode.none}:
+                is_lost = False
+                self._routes.forget()
+                continue
             if not problems & _REPEATED:
                 return answer
             if problems - {ErrorCode.none, ErrorCode.concurrent_transactions}:

@@ -8,7 +8,11 @@ from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.checks.diskless_checks import SETTLE_LIMIT_S, DisklessAfterlife
+from moldau.simulation.checks.diskless_checks import (
+    SETTLE_LIMIT_S,
+    DisklessAfterlife,
+    described_partitions,
+)
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
@@ -48,7 +52,7 @@ class _LeakCheck:
 
     async def run(self) -> None:
         for coordinator_id in self._coordinators.coordinator_ids:
-            for described in await self._coordinators.describe_topics(coordinator_id):
+            for described in await described_partitions(self._coordinators, coordinator_id):
                 await self._tiered.metadata.wait_ready(identity_of(described))
                 self._checker.check_partition(described, self._tiered.metadata)
         self._checker.check_deletions(self._tiered.metadata)

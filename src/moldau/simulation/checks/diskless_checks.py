@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import parse_object_key
 from moldau.records.batch import parse_header
-from moldau.runtime import ErrorCode
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.checks.answers_checks import check_budgets, check_defects
@@ -28,6 +28,7 @@ QUIET_S = 220.0
 """A time that is long enough for three steps. First, orphans become old enough for the scan, which takes 180
 s. Then the scan, which runs every 20 s, finds them. Finally, files that were handed over are deleted."""
 SETTLE_LIMIT_S = 120.0
+_SNAPSHOT_PAUSE_S = 0.1
 
 
 class DisklessAfterlife:
@@ -100,6 +101,20 @@ class ObjectsChecker:
                 self._opinions.setdefault(key, []).append(str(opinion))
 
 
+async def described_partitions(
+    coordinators: DisklessCoordinator, coordinator_id: int
+) -> list[DescribedPartition]:
+    """Return all partitions of a coordinator. While the coordinator writes a snapshot, the question is
+    repeated, as clients do it."""
+    while True:
+        try:
+            return await coordinators.describe_topics(coordinator_id)
+        except KafkaError as error:
+            if error.code is not ErrorCode.coordinator_load_in_progress:
+                raise
+            await asyncio.sleep(_SNAPSHOT_PAUSE_S)
+
+
 class _CoordinatorCheck:
     """Checks one coordinator that a node leads."""
 
@@ -120,7 +135,7 @@ class _CoordinatorCheck:
         coordinator_id = self._coordinator_id
         batches: Counter[str] = Counter()
         bytes_used: Counter[str] = Counter()
-        for partition in await self._coordinators.describe_topics(coordinator_id):
+        for partition in await described_partitions(self._coordinators, coordinator_id):
             count = 0
             async for batch in self._batches(coordinator_id, partition):
                 count += 1

@@ -67,7 +67,11 @@ class Model:
                             if (old_first, old_last) == (first, last):
                                 return ErrorCode.none, old_base, True
                         is_ahead = (first - window[-1][1] - 1) % MODULUS < MODULUS // 2
-                        return HELD if is_ahead else ErrorCode.out_of_order_sequence_number, -1, False
+                        if is_ahead:
+                            return HELD, -1, False
+                        if window[0][0] == 0 and first <= last <= window[-1][1]:
+                            return ErrorCode.duplicate_sequence_number, -1, False
+                        return ErrorCode.out_of_order_sequence_number, -1, False
                 elif first != 0:
                     return HELD, -1, False
             elif first != 0:

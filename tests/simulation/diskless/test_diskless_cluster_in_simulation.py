@@ -38,6 +38,13 @@ def test_acknowledged_records_survive_in_their_order(name: str, seeds: range) ->
     assert scenario.coordinator_tally.gaps == 0
 
 
+@pytest.mark.parametrize("seed", [30013, 30036])
+def test_a_batch_is_acknowledged_although_its_first_response_was_lost(seed: int) -> None:
+    """Seed 30013: a producer sends a batch again that is older than the last five batches of its window. Seed
+    30036: at the end, a coordinator writes a snapshot while its objects are checked."""
+    assert run_seed(SCENARIOS["diskless-cluster-power"](), seed).violations == []
+
+
 def test_replicas_that_were_away_for_long_fetch_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
     run = SnapshotDownload.run

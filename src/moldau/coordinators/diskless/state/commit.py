@@ -62,11 +62,13 @@ MESSAGES: Final = {
     UNGUARDED: "The batch's guard is not known here (any more): its transaction may have ended.",
     ErrorCode.invalid_producer_epoch: "The producer has a newer epoch.",
     HELD: "A batch of the producer that comes before it is still missing.",
+    ErrorCode.duplicate_sequence_number: "The batch was committed before the producer's last batches.",
     ErrorCode.out_of_order_sequence_number: "The batch's sequence does not follow the producer's last.",
 }
 
 _VERDICTS: Final = {
     Verdict.STALE_EPOCH: ErrorCode.invalid_producer_epoch,
+    Verdict.COMMITTED_BEFORE: ErrorCode.duplicate_sequence_number,
     Verdict.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     Verdict.AHEAD: HELD,
 }
@@ -277,6 +279,7 @@ class _CommitRule:
             error = self._transaction_error(draft, batch)
             if error is not None:
                 return Rejected(position, error)
+        self._gaps.ended((draft.partition.number, batch.producer_id, epoch))
         appended_ms = self._now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
         entry = (sequence, last_sequence(sequence, delta), draft.next, appended_ms)
         return extended(window, epoch, self._now_ms, entry)

@@ -58,6 +58,11 @@ class ProducerGaps:
             gap.lowest = sequence
         return now_ms - gap.since_ms
 
+    def ended(self, key: tuple[int, int, int]) -> None:
+        """Called when a batch of the producer is accepted. A later batch out of order begins another gap."""
+        if self._gaps:
+            self._gaps.pop(key, None)
+
     def is_first(self, key: tuple[int, int, int], sequence: int) -> bool:
         """Whether no lower sequence has arrived since the gap began."""
         gap = self._gaps.get(key)

@@ -4,6 +4,10 @@ A window is one byte string, which is the same in memory and in the store. Each 
 change must be fast. With tuples of tuples instead of byte strings, these changes would take a third of the
 coordinator's CPU time. The string consists of native 64-bit integers. It begins with the epoch, and the time
 of the last batch in ms. An :data:`Entry` for each of the last batches of that epoch follows, oldest first.
+
+If the first batch of the epoch had another sequence than 0, the window is *guessed*: earlier batches of the
+producer may be missing. This is added to the epoch as :data:`_GUESSED`. If a window is not guessed, every
+sequence below the last one is committed.
 """
 
 from array import array
@@ -31,6 +35,7 @@ _ENTRY: Final = Struct("=4q")
 _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
 _NUMBERS: Final = _FULL.size // 8
 """Number of integers in a full window."""
+_GUESSED: Final = 1 << 32
 _NO_BATCH: Final = (-1, -1, -1, -1)
 """The entry of a producer whose epoch is known only from a marker. The producer's next batch must have
 sequence 0."""
@@ -48,6 +53,7 @@ class Verdict(Enum):
     """Errors in the producer fields of a batch."""
 
     STALE_EPOCH = "stale epoch"
+    COMMITTED_BEFORE = "committed before the batches of the window"
     OUT_OF_ORDER = "out of order"
     AHEAD = "ahead of a batch that has not come yet"
 
@@ -58,8 +64,13 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 def opened(window: Window) -> OpenWindow:
-    epoch, time_ms = _HEAD.unpack_from(window)
-    return OpenWindow(epoch, time_ms, tuple(_ENTRY.iter_unpack(window[_HEAD.size :])))
+    time_ms: int = _HEAD.unpack_from(window)[1]
+    return OpenWindow(epoch_of(window), time_ms, tuple(_ENTRY.iter_unpack(window[_HEAD.size :])))
+
+
+def _is_guessed(window: Window) -> bool:
+    number: int = _HEAD.unpack_from(window)[0]
+    return number >= _GUESSED // 2
 
 
 def time_of(window: Window) -> int:
@@ -116,12 +127,16 @@ def check_sequence(
             return entry
     if known_epoch == NO_EPOCH:
         return None
-    return Verdict.AHEAD if ahead < SEQUENCE_MODULUS // 2 else Verdict.OUT_OF_ORDER
+    if ahead < SEQUENCE_MODULUS // 2:
+        return Verdict.AHEAD
+    # If the sequence has begun at 0 again, the numbers do not show which batch is older.
+    is_committed = base_sequence + delta <= entries[-1][1] and not _is_guessed(window)
+    return Verdict.COMMITTED_BEFORE if is_committed else Verdict.OUT_OF_ORDER
 
 
 def expected_sequence(window: Window | None, epoch: int) -> int:
     """The sequence of the producer's next batch in an epoch; -1 if the epoch is not known."""
-    if window is None or _HEAD.unpack_from(window)[0] != epoch:
+    if window is None or epoch_of(window) != epoch:
         return -1
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
     return (last + 1) % SEQUENCE_MODULUS
@@ -130,21 +145,21 @@ def expected_sequence(window: Window | None, epoch: int) -> int:
 def follows(window: Window, epoch: int, base_sequence: int) -> bool:
     """Whether a batch has the window's epoch and the next sequence."""
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
-    return base_sequence == (last + 1) % SEQUENCE_MODULUS and epoch == _HEAD.unpack_from(window)[0]
+    return base_sequence == (last + 1) % SEQUENCE_MODULUS and epoch == epoch_of(window)
 
 
 def extended(window: Window | None, epoch: int, now_ms: int, entry: Entry) -> Window:
     """The window after an accepted batch."""
-    if window is None or _HEAD.unpack_from(window)[0] != epoch:
-        return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*entry)
+    if window is None or epoch_of(window) != epoch:
+        return _HEAD.pack(epoch + _GUESSED if entry[0] else epoch, now_ms) + _ENTRY.pack(*entry)
     kept = window[_HEAD.size + (_ENTRY.size if len(window) == _FULL.size else 0) :]
-    return _HEAD.pack(epoch, now_ms) + kept + _ENTRY.pack(*entry)
+    return _HEAD.pack(_HEAD.unpack_from(window)[0], now_ms) + kept + _ENTRY.pack(*entry)
 
 
 def epoch_of(window: Window) -> int:
     """The newest epoch of the producer."""
-    epoch: int = _HEAD.unpack_from(window)[0]
-    return epoch
+    number: int = _HEAD.unpack_from(window)[0]
+    return number if number < _GUESSED // 2 else number - _GUESSED
 
 
 def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
@@ -152,7 +167,7 @@ def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
     same epoch the sequence continues."""
     if window is None or epoch_of(window) != epoch:
         return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*_NO_BATCH)
-    return _HEAD.pack(epoch, now_ms) + window[_HEAD.size :]
+    return _HEAD.pack(_HEAD.unpack_from(window)[0], now_ms) + window[_HEAD.size :]
 
 
 def all_extended(
@@ -166,8 +181,8 @@ def all_extended(
     """Add one batch to each of the windows, and return the new windows. The batches have the timestamp type
     CreateTime. The code computes all windows together, column by column, because this is faster.
 
-    Returns ``None`` when a batch is not the next batch of its window, or when a window is not full yet. The
-    batches must then be checked one by one.
+    Returns ``None`` when a batch is not the next batch of its window, or when a window is guessed or not full
+    yet. The batches must then be checked one by one.
     """
     count, step = len(windows), _NUMBERS
     numbers = array("q", b"".join(windows))

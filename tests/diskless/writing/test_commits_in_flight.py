@@ -59,7 +59,11 @@ class DistantCoordinator(FakeCoordinator):
 
 
 def writer_for(
-    machine: Machine, coordinator: FakeCoordinator, in_flight: int = 8, retries: RetryPolicy = QUICK
+    machine: Machine,
+    coordinator: FakeCoordinator,
+    in_flight: int = 8,
+    retries: RetryPolicy = QUICK,
+    meters: Meters | None = None,
 ) -> DisklessWriter:
     weather = StorageWeather(put_latency=Latency(1, 5))
     storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)
@@ -67,7 +71,12 @@ def writer_for(
         buffer_max_bytes=100, commits_in_flight=in_flight, max_uploads=32, retries=retries
     )
     return DisklessWriter(
-        storage, coordinator, machine, Meters(), ObjectOrigin(3, machine.clock.now_ms), settings=settings
+        storage,
+        coordinator,
+        machine,
+        meters or Meters(),
+        ObjectOrigin(3, machine.clock.now_ms),
+        settings=settings,
     )
 
 
@@ -355,3 +364,18 @@ def test_no_commit_is_sent_before_the_failed_ones_are_repeated() -> None:
     took_s, errors = run_in_virtual_time(story)
     assert set(errors) == {ErrorCode.none}
     assert took_s < QUICK.attempt_timeout_ms / 1000
+
+
+def test_the_pause_of_a_coordinator_is_metered() -> None:
+    async def story(machine: Machine) -> tuple[int, float]:
+        lost, meters = KafkaError(ErrorCode.network_exception, "reset"), Meters()
+        slow = replace(QUICK, first_backoff_ms=400, max_backoff_ms=400)
+        writer = writer_for(machine, OneConnection(machine, {1: lost}), retries=slow, meters=meters)
+        await seconds_of(writer, 6)
+        await writer.close()
+        pauses = meters.scoped("moldau.diskless", "Writer").histogram("CommitPauseMs", "")
+        return pauses.count, pauses.total
+
+    count, total_ms = run_in_virtual_time(story)
+    assert count == 1
+    assert ROUND_TRIP_S * 1000 <= total_ms < 1_000

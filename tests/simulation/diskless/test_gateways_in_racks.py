@@ -263,6 +263,20 @@ def test_bytes_of_records_that_cross_racks_are_counted(cluster: RackCluster) -> 
     cluster.world.run(story())
 
 
+def test_commit_requests_to_other_brokers_are_counted(cluster: RackCluster) -> None:
+    """A batch has one coordinator. Commits at the broker's own coordinators need no request."""
+
+    async def story() -> None:
+        await cluster.ready()
+        for broker in RACKS:
+            for index in range(PARTITIONS):
+                await cluster.produce(broker, index)
+        calls = [cluster.nodes[broker].get(DisklessSubsystem).commit_calls for broker in RACKS]
+        assert sum(calls) == PARTITIONS * (len(RACKS) - 1)
+
+    cluster.world.run(story())
+
+
 def test_a_rack_without_live_brokers_is_served_by_the_leader_of_the_metadata(cluster: RackCluster) -> None:
     async def story() -> None:
         await cluster.ready()

@@ -234,11 +234,15 @@ class FileCommitQueue:
         begin_s = loop.time()
         call = share.call(self._broker_id)
         retry = 0
+        failed_s: float | None = None
         while True:
             await self._open.until_sendable(number)
             call = replace(call, place=self._open.place(number))
+            attempted_s = loop.time()
             try:
                 result = await self._attempt(number, call)
+                if failed_s is not None:
+                    self._meters.paused((loop.time() - failed_s) * 1000)
                 return KnownOutcome(result, (loop.time() - begin_s) * 1000)
             except KafkaError as error:
                 if error.code is NUMBER_PASSED:
@@ -258,6 +262,7 @@ class FileCommitQueue:
                 share.file.is_uncertain = True  # the coordinator may still carry out the commit
                 raise
             share.file.is_uncertain = True
+            failed_s = attempted_s if failed_s is None else failed_s
             self._meters.commit_failed()
             log = _log.warning if retry == 0 else _log.debug
             log("commit of %s to coordinator %d: %r; asking again", share.file.key, self._id, reason)

@@ -47,6 +47,11 @@ class WriterMeters:
         self._commit_ms = scope.histogram(
             "CommitTimeMs", "Time from the first attempt of a commit to its known outcome."
         )
+        self._pause_ms = scope.histogram(
+            "CommitPauseMs",
+            "Time from the first attempt of a commit that failed to its known outcome. This is how long a"
+            " coordinator was not available for this commit.",
+        )
         self._deleted = scope.counter(
             "FilesDeletedPerSec", "Objects that were deleted because no batch of them was accepted."
         )
@@ -85,6 +90,9 @@ class WriterMeters:
 
     def commit_failed(self) -> None:
         self._commit_errors.value += 1
+
+    def paused(self, took_ms: float) -> None:
+        self._pause_ms.update(took_ms)
 
     def rejected(self, batch_count: int) -> None:
         self._rejected.value += batch_count

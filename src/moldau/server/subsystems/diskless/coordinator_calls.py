@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls.network import NetworkDisklessCoordinato
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.subjects.commit import COMMIT_FILE
 from moldau.coordinators.diskless.calls.subjects.commit_parts import COMMIT_PARTS
+from moldau.metrics import Meters
 from moldau.network.client.node_connection import NodeAddress, NodeConnection
 from moldau.network.client.rpc_client import ClientLimits, RpcClient
 from moldau.protocol.schema import Message
@@ -46,6 +47,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         view: ClusterView,
         listener_name: str,
         entropy: Entropy,
+        meters: Meters,
     ) -> None:
         """``listener_name`` names the listener for connections between brokers."""
         self._local = local
@@ -56,9 +58,13 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         self._waiting: dict[int, _Connections] = {}
         """Connections for requests that wait at a coordinator, by the coordinator's number."""
         self._leaders: dict[int, NodeAddress | None] = {}
+        self._commit_calls = meters.scoped("moldau.diskless", "Writer").counter(
+            "CommitCallsPerSec",
+            "Requests with commits that were sent to other brokers, including repeated ones.",
+        )
         self._commits = GatheredCommits(
-            lambda coordinator_id, call: self.call(COMMIT_FILE, coordinator_id, call),
-            lambda parts: self.call(COMMIT_PARTS, parts[0][0], parts),
+            lambda coordinator_id, call: self._counted(COMMIT_FILE, coordinator_id, call),
+            lambda parts: self._counted(COMMIT_PARTS, parts[0][0], parts),
         )
 
     def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]:
@@ -68,6 +74,10 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         if leader_id is None or leader_id == self._view.local_id:
             return self.call(COMMIT_FILE, coordinator_id, call)
         return self._commits.commit(leader_id, coordinator_id, call)
+
+    def _counted(self, call: DisklessCall[A, R], coordinator_id: int, arguments: A) -> Awaitable[R]:
+        self._commit_calls.value += 1
+        return self.call(call, coordinator_id, arguments)
 
     def call(self, call: DisklessCall[A, R], coordinator_id: int, arguments: A) -> Awaitable[R]:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
@@ -98,6 +108,11 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
                 ErrorCode.coordinator_not_available, f"diskless coordinator {coordinator_id} has no leader"
             )
         return found
+
+    @property
+    def commit_calls(self) -> float:
+        """Number of requests with commits that were sent to other brokers."""
+        return self._commit_calls.value
 
     async def close(self) -> None:
         """Close all connections. Calls in progress fail."""

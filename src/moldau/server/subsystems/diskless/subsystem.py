@@ -74,7 +74,7 @@ class DisklessSubsystem(Subsystem):
         )
         self._has_foreign_coordinator = diskless_settings.has_foreign_coordinator(config)
         network = (context.view, context.config.inter_broker_listener_name, machine.entropy)
-        self._cluster = ClusterCoordinators(self.coordinators, *network)
+        self._cluster = ClusterCoordinators(self.coordinators, *network, meters.registry)
         self._rack_peers = RackPeerCalls(*network)
         self.coordinator = self._new_batch_coordinator(machine)
         self.saved_ends = SavedEnds() if saves_logs(config) else None
@@ -145,6 +145,11 @@ class DisklessSubsystem(Subsystem):
             return load_batch_coordinator(class_name, config.static, machine)
         logs = self._logs
         return RoutingBatchCoordinator(self._owner_of, lambda _: self._cluster, lambda: logs.broker_epoch)
+
+    @property
+    def commit_calls(self) -> float:
+        """Number of requests with commits that this broker has sent to other brokers."""
+        return self._cluster.commit_calls
 
     def contribution(self) -> Contribution:
         coordinators = DisklessCoordinatorKind(

@@ -311,7 +311,7 @@ DISKLESS = (
         "diskless.metadata.topic.num.partitions",
         50,
         "The number of partitions of a new `__diskless_metadata`. It is the number of coordinators. "
-        "A later change has no effect.",
+        "A later change has no effect; CreatePartitions adds coordinators.",
         HIGH,
         check=at_least(1),
     ),

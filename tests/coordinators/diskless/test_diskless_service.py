@@ -371,7 +371,7 @@ def test_upkeep_takes_snapshots_and_forgets(tmp_path: Path) -> None:
             await service.commit_file(0, file(f"f{number}", batch(0, producer=(7, 0, number))))
         await upkeep.snapshot_and_expire()
         assert house.snapshot_log.latest_snapshot_id() is not None
-        house.clock.time_ms += 10 * 86_400_000
+        house.clock.time_ms += 40 * 86_400_000
         await upkeep.snapshot_and_expire()
         with pytest.raises(KafkaError) as unknown:
             await service.commit_file(0, file("f1", batch(0)))

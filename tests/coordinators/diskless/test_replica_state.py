@@ -79,7 +79,7 @@ def test_replicas_remove_the_state_that_the_leader_removes(tmp_path: Path, ahead
         service = await house.start()
         await service.create_partitions(0, [topic()])
         await service.commit_file(0, file("quiet", batch(0, 2, producer=(7, 0, 0))))
-        house.clock.time_ms += 2 * DAY_MS
+        house.clock.time_ms += 40 * DAY_MS
         await service.commit_file(
             0, file("busy", batch(0, 2, producer=(8, 0, 0)), created=house.clock.time_ms)
         )

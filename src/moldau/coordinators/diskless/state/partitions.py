@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import ProducerOfPartition
-from moldau.coordinators.diskless.state.producers import Window, expired_ids, opened
+from moldau.coordinators.diskless.state.producers import (
+    Window,
+    expired_ids,
+    opened,
+    time_of,
+)
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
 from moldau.protocol.partitions import PartitionKey
 
@@ -147,6 +152,10 @@ class PartitionTable:
     @property
     def topic_ids(self) -> list[UUID]:
         return list(self._by_topic)
+
+    def producer_times(self) -> Iterator[int]:
+        """The times of the last batches of all producers in all partitions, in ms."""
+        return (time_of(window) for found in self for window in found.producers.values())
 
     def has_expired_producer(self, cutoff_ms: int) -> bool:
         """Whether a producer of any partition has expired."""

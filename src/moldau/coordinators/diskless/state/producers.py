@@ -11,8 +11,9 @@ sequence below the last one is committed.
 """
 
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from heapq import nlargest
 from itertools import chain, repeat
 from operator import sub
 from struct import Struct
@@ -30,6 +31,9 @@ Entry: TypeAlias = tuple[int, int, int, int]
 """Base sequence, last sequence, base offset and append time of a batch. The append time is -1 for CreateTime.
 If a duplicate of the batch arrives, its result is made from this entry."""
 
+KNOWN_MS: Final = 30 * 86_400_000
+IDLE_MAX: Final = 10_000
+"""Maximum number of idle producers in the partitions of a coordinator. They need some 3 MB of memory."""
 _HEAD: Final = Struct("=2q")
 _ENTRY: Final = Struct("=4q")
 _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
@@ -79,13 +83,19 @@ def time_of(window: Window) -> int:
     return time_ms
 
 
-def expiry_cutoff_ms(now_ms: int, expiration_ms: int) -> int:
+def expiry_cutoff_ms(now_ms: int, expiration_ms: int, times_ms: Iterable[int]) -> int:
     """The time limit of expiry. If the last batch of a producer was committed before this time, the producer
-    has expired.
+    is forgotten.
 
-    ``expiration_ms`` is ``producer.id.expiration.ms``.
+    A producer is idle if its last batch is older than ``expiration_ms`` (``producer.id.expiration.ms``). Idle
+    producers stay known for :data:`KNOWN_MS`, so that their order can still be verified. If there are more
+    than :data:`IDLE_MAX` of them, the oldest are forgotten earlier. ``times_ms`` are the times of the last
+    batches of all producers, see :func:`time_of`.
     """
-    return now_ms - expiration_ms
+    idle_before_ms = now_ms - expiration_ms
+    newest = nlargest(IDLE_MAX, (time_ms for time_ms in times_ms if time_ms < idle_before_ms))
+    known_from_ms = min(idle_before_ms, now_ms - KNOWN_MS)
+    return max(known_from_ms, newest[-1]) if len(newest) == IDLE_MAX else known_from_ms
 
 
 def expired_ids(

@@ -339,7 +339,8 @@ class DisklessShard:
         file is younger according to ``cluster_ms`` than according to ``now_ms``, and the result of a young
         file must be kept.
         """
-        cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
+        expiration_ms = self.settings.producer_id_expiration_ms
+        cutoff_ms = expiry_cutoff_ms(now_ms, expiration_ms, self.partitions.producer_times())
         files_now_ms = now_ms if cluster_ms is None else min(now_ms, cluster_ms)
         record = Expired(files_now_ms - self.settings.remember_ms, cutoff_ms)
         due = self.files.has_any_before(record.files_before_ms)

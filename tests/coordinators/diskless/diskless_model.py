@@ -69,7 +69,7 @@ class Model:
                         is_ahead = (first - window[-1][1] - 1) % MODULUS < MODULUS // 2
                         if is_ahead:
                             return HELD, -1, False
-                        if window[0][0] == 0 and first <= last <= window[-1][1]:
+                        if window[0][0] == 0 and 0 < first <= last <= window[-1][1]:
                             return ErrorCode.duplicate_sequence_number, -1, False
                         return ErrorCode.out_of_order_sequence_number, -1, False
                 elif first != 0:

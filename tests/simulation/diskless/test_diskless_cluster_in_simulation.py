@@ -39,9 +39,9 @@ def test_acknowledged_records_survive_in_their_order(name: str, seeds: range) ->
 
 
 @pytest.mark.parametrize("seed", [30013, 30036])
-def test_a_batch_is_acknowledged_although_its_first_response_was_lost(seed: int) -> None:
-    """Seed 30013: a producer sends a batch again that is older than the last five batches of its window. Seed
-    30036: at the end, a coordinator writes a snapshot while its objects are checked."""
+def test_a_batch_is_stored_once_although_its_first_response_was_lost(seed: int) -> None:
+    """Seed 30013: after the coordinator has moved, a producer sends a batch again that is older than the last
+    five batches. Seed 30036: at the end, a coordinator writes a snapshot while its objects are checked."""
     assert run_seed(SCENARIOS["diskless-cluster-power"](), seed).violations == []
 
 

@@ -307,7 +307,7 @@ class Recommit:
         result = await self._coordinators.commit_file(coordinator_id, call)
         report = self._report
         for batch, outcome in zip(batches, result.batches, strict=True):
-            if outcome.is_duplicate:
+            if outcome.is_duplicate or outcome.error is ErrorCode.duplicate_sequence_number:
                 report.repeated_batches += 1
             elif outcome.error is ErrorCode.none:
                 report.batches += 1

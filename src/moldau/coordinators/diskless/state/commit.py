@@ -38,6 +38,7 @@ from moldau.coordinators.diskless.state.producers import (
     expected_sequence,
     extended,
     follows,
+    is_before,
     last_sequence,
 )
 from moldau.coordinators.diskless.state.records import (
@@ -280,6 +281,8 @@ class _CommitRule:
             if error is not None:
                 return Rejected(position, error)
         self._gaps.ended((draft.partition.number, batch.producer_id, epoch))
+        if not sequence or window is None:
+            draft.partition.note_beginning(batch.producer_id, epoch, sequence)
         appended_ms = self._now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
         entry = (sequence, last_sequence(sequence, delta), draft.next, appended_ms)
         return extended(window, epoch, self._now_ms, entry)
@@ -297,6 +300,13 @@ class _CommitRule:
             verdict = Verdict.AHEAD
         if verdict is Verdict.AHEAD:
             verdict = self._check_ahead(draft, window, batch)
+        if (
+            verdict is Verdict.OUT_OF_ORDER
+            and window is not None
+            and is_before(window, sequence, delta)
+            and draft.partition.has_all_before(batch.producer_id, window)
+        ):
+            verdict = Verdict.COMMITTED_BEFORE
         if verdict is None:
             return None
         if isinstance(verdict, Verdict):

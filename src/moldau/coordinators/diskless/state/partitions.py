@@ -6,7 +6,9 @@ from uuid import UUID
 from moldau.coordinators.diskless.calls import ProducerOfPartition
 from moldau.coordinators.diskless.state.producers import (
     Window,
+    epoch_of,
     expired_ids,
+    has_beginning,
     opened,
     time_of,
 )
@@ -19,6 +21,7 @@ class PartitionState:
     yet."""
 
     __slots__ = (
+        "_began",
         "id",
         "last_prune",
         "log_start",
@@ -42,6 +45,9 @@ class PartitionState:
         """Records below this offset are in remote storage. The offset is never below ``log_start``."""
         self.next = 0
         self.producers: dict[int, Window] = {}
+        self._began: dict[int, int] = {}
+        """The epochs of producers that began with sequence 0. Windows do not have this, so it is known only
+        of batches that were replayed or decided since the state was loaded."""
         self.prune_epoch = -1
         self.last_prune = (-1, -1)
         """``from_offset`` and ``to_offset`` of the last prune, so that a repeated prune with these offsets
@@ -78,6 +84,19 @@ class PartitionState:
         """Whether the producer has an open transaction in this partition."""
         return self.transactions is not None and producer_id in self.transactions.open_from
 
+    def note_beginning(self, producer_id: int, epoch: int, base_sequence: int) -> None:
+        """Called for the first batch that the partition accepts from an unknown producer, and for each batch
+        with sequence 0."""
+        if base_sequence:
+            self._began.pop(producer_id, None)
+        else:
+            self._began[producer_id] = epoch
+
+    def has_all_before(self, producer_id: int, window: Window) -> bool:
+        """Whether all batches before the producer's last batch are certainly committed, because the producer
+        began with sequence 0."""
+        return has_beginning(window) or self._began.get(producer_id) == epoch_of(window)
+
     def expired_producers(self, cutoff_ms: int) -> Iterator[int]:
         """Return the ids of producers that have expired in this partition. ``producers.py`` decides which
         producers expire."""
@@ -89,6 +108,7 @@ class PartitionState:
         expired = list(self.expired_producers(cutoff_ms))
         for producer_id in expired:
             del self.producers[producer_id]
+            self._began.pop(producer_id, None)
             if self.transactions is not None:
                 self.transactions.coordinator_epochs.pop(producer_id, None)
         return expired

@@ -4,10 +4,6 @@ A window is one byte string, which is the same in memory and in the store. Each 
 change must be fast. With tuples of tuples instead of byte strings, these changes would take a third of the
 coordinator's CPU time. The string consists of native 64-bit integers. It begins with the epoch, and the time
 of the last batch in ms. An :data:`Entry` for each of the last batches of that epoch follows, oldest first.
-
-If the first batch of the epoch had another sequence than 0, the window is *guessed*: earlier batches of the
-producer may be missing. This is added to the epoch as :data:`_GUESSED`. If a window is not guessed, every
-sequence below the last one is committed.
 """
 
 from array import array
@@ -39,7 +35,6 @@ _ENTRY: Final = Struct("=4q")
 _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
 _NUMBERS: Final = _FULL.size // 8
 """Number of integers in a full window."""
-_GUESSED: Final = 1 << 32
 _NO_BATCH: Final = (-1, -1, -1, -1)
 """The entry of a producer whose epoch is known only from a marker. The producer's next batch must have
 sequence 0."""
@@ -68,13 +63,8 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 def opened(window: Window) -> OpenWindow:
-    time_ms: int = _HEAD.unpack_from(window)[1]
-    return OpenWindow(epoch_of(window), time_ms, tuple(_ENTRY.iter_unpack(window[_HEAD.size :])))
-
-
-def _is_guessed(window: Window) -> bool:
-    number: int = _HEAD.unpack_from(window)[0]
-    return number >= _GUESSED // 2
+    epoch, time_ms = _HEAD.unpack_from(window)
+    return OpenWindow(epoch, time_ms, tuple(_ENTRY.iter_unpack(window[_HEAD.size :])))
 
 
 def time_of(window: Window) -> int:
@@ -137,39 +127,49 @@ def check_sequence(
             return entry
     if known_epoch == NO_EPOCH:
         return None
-    if ahead < SEQUENCE_MODULUS // 2:
-        return Verdict.AHEAD
-    # If the sequence has begun at 0 again, the numbers do not show which batch is older.
-    is_committed = base_sequence + delta <= entries[-1][1] and not _is_guessed(window)
-    return Verdict.COMMITTED_BEFORE if is_committed else Verdict.OUT_OF_ORDER
+    return Verdict.AHEAD if ahead < SEQUENCE_MODULUS // 2 else Verdict.OUT_OF_ORDER
 
 
 def expected_sequence(window: Window | None, epoch: int) -> int:
     """The sequence of the producer's next batch in an epoch; -1 if the epoch is not known."""
-    if window is None or epoch_of(window) != epoch:
+    if window is None or _HEAD.unpack_from(window)[0] != epoch:
         return -1
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
     return (last + 1) % SEQUENCE_MODULUS
 
 
+def has_beginning(window: Window) -> bool:
+    """Whether the window still has the first batch of the producer's epoch, with sequence 0."""
+    first: int = _ENTRY.unpack_from(window, _HEAD.size)[0]
+    return len(window) < _FULL.size and first <= 0
+
+
+def is_before(window: Window, base_sequence: int, delta: int) -> bool:
+    """Whether a batch ends at or before the last batch of the window. If the sequence has begun at 0 again,
+    the numbers do not show this, and the result may be False. It is False for sequence 0, too, so that a
+    client that begins again without a new epoch gets an error."""
+    last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
+    return 0 < base_sequence <= base_sequence + delta <= last
+
+
 def follows(window: Window, epoch: int, base_sequence: int) -> bool:
     """Whether a batch has the window's epoch and the next sequence."""
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
-    return base_sequence == (last + 1) % SEQUENCE_MODULUS and epoch == epoch_of(window)
+    return base_sequence == (last + 1) % SEQUENCE_MODULUS and epoch == _HEAD.unpack_from(window)[0]
 
 
 def extended(window: Window | None, epoch: int, now_ms: int, entry: Entry) -> Window:
     """The window after an accepted batch."""
-    if window is None or epoch_of(window) != epoch:
-        return _HEAD.pack(epoch + _GUESSED if entry[0] else epoch, now_ms) + _ENTRY.pack(*entry)
+    if window is None or _HEAD.unpack_from(window)[0] != epoch:
+        return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*entry)
     kept = window[_HEAD.size + (_ENTRY.size if len(window) == _FULL.size else 0) :]
-    return _HEAD.pack(_HEAD.unpack_from(window)[0], now_ms) + kept + _ENTRY.pack(*entry)
+    return _HEAD.pack(epoch, now_ms) + kept + _ENTRY.pack(*entry)
 
 
 def epoch_of(window: Window) -> int:
     """The newest epoch of the producer."""
-    number: int = _HEAD.unpack_from(window)[0]
-    return number if number < _GUESSED // 2 else number - _GUESSED
+    epoch: int = _HEAD.unpack_from(window)[0]
+    return epoch
 
 
 def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
@@ -177,7 +177,7 @@ def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
     same epoch the sequence continues."""
     if window is None or epoch_of(window) != epoch:
         return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*_NO_BATCH)
-    return _HEAD.pack(_HEAD.unpack_from(window)[0], now_ms) + window[_HEAD.size :]
+    return _HEAD.pack(epoch, now_ms) + window[_HEAD.size :]
 
 
 def all_extended(
@@ -191,8 +191,8 @@ def all_extended(
     """Add one batch to each of the windows, and return the new windows. The batches have the timestamp type
     CreateTime. The code computes all windows together, column by column, because this is faster.
 
-    Returns ``None`` when a batch is not the next batch of its window, or when a window is guessed or not full
-    yet. The batches must then be checked one by one.
+    Returns ``None`` when a batch is not the next batch of its window, or when a window is not full yet. The
+    batches must then be checked one by one.
     """
     count, step = len(windows), _NUMBERS
     numbers = array("q", b"".join(windows))

@@ -110,6 +110,8 @@ def _windows_after(
             appended_ms = now_ms if record.flags[at] & FLAG_LOG_APPEND_TIME else -1
             entry = (sequence, last_sequence(sequence, delta), offset, appended_ms)
             window = changed.get(producer_id) or known.get(producer_id)
+            if not sequence or window is None:
+                partition.note_beginning(producer_id, epoch, sequence)
             changed[producer_id] = extended(window, epoch, now_ms, entry)
         offset += delta + 1
     return changed

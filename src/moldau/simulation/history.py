@@ -19,6 +19,9 @@ class Outcome(Enum):
     """The batch may have been stored or not, or it may be stored later."""
 
 
+GIVEN_UP_S = 60.0
+
+
 @dataclass(slots=True)
 class Production:
     """A batch of an idempotent or plain producer. ``base_offset`` is -1 until the batch is acknowledged."""
@@ -30,6 +33,16 @@ class Production:
     idempotent: bool
     outcome: Outcome = Outcome.UNKNOWN
     base_offset: int = -1
+    refused_s: float = -1.0
+    """The time of the first OUT_OF_ORDER_SEQUENCE_NUMBER for the batch."""
+
+    def is_given_up(self, now_s: float) -> bool:
+        """Called for each OUT_OF_ORDER_SEQUENCE_NUMBER. Such a batch is older than the batches that the
+        broker remembers. After a minute, the producer regards it as stored. The check shows whether this is
+        true."""
+        if self.refused_s < 0:
+            self.refused_s = now_s
+        return now_s - self.refused_s > GIVEN_UP_S
 
 
 class Observation(NamedTuple):

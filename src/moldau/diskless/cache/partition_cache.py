@@ -47,6 +47,10 @@ class PartitionCache:
     log: PartitionLog
     """The local segments. Use them only when :attr:`has_log` is true."""
 
+    notify_readers: Callable[[], None]
+    """Called when readers that wait at the end of the partition can read more, although nothing was appended
+    to the cache."""
+
     def __init__(
         self,
         key: PartitionKey,
@@ -102,9 +106,7 @@ class PartitionCache:
         coordinator may be old until then."""
         self.read_s = -inf
         """Time of the last read, in seconds of the event loop's clock."""
-        self.notify_readers: Callable[[], None] = lambda: None
-        """Called when readers that wait at the end of the partition can read more, although nothing was
-        appended to the cache."""
+        self.notify_readers = lambda: None
         self._wake: Callable[[], None] | None = None
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []

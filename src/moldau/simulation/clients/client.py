@@ -5,7 +5,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -254,10 +254,6 @@ class Sending:
     """Whether records get the time of their client's clock."""
 
 
-OUT_OF_ORDER_S: Final = 60.0
-"""Time in seconds after which a producer does not repeat a batch any more that is out of order."""
-
-
 class Producer(SimulatedClient):
     """Sends numbered records to a partition, with several batches in flight.
 
@@ -284,8 +280,6 @@ class Producer(SimulatedClient):
         self.idempotent = sending.idempotent
         self._identity: tuple[int, int] | None = None
         self._unacknowledged: deque[Production] = deque()
-        self._refused_s: dict[int, float] = {}
-        """The time of a batch's first OUT_OF_ORDER_SEQUENCE_NUMBER, by the number of its first record."""
         self._next_number = 0
 
     async def run(self, record_count: int, *, pause_s: float) -> None:
@@ -371,20 +365,16 @@ class Producer(SimulatedClient):
             self._end(production, Outcome.OK, answer.base_offset)
         elif code is ErrorCode.duplicate_sequence_number:
             self._end(production, Outcome.OK, -1)
-        elif code is ErrorCode.out_of_order_sequence_number and self._is_refused_for_long(production):
-            # The batch is older than the batches that the broker remembers. The producer regards it as
-            # stored, and the check at the end shows whether it is.
-            self._end(production, Outcome.OK, -1)
         elif code in RETRIABLE:
+            if code is ErrorCode.out_of_order_sequence_number and production.is_given_up(
+                self.history.now_s()
+            ):
+                return self._end(production, Outcome.OK, -1)
             raise RetryError(code.name)
         else:
             self._end(production, Outcome.FAILED, reason=code.name)
             if self.idempotent:
                 self.history.violate(f"{self.name}: batch {production.first_number}: {code.name}")
-
-    def _is_refused_for_long(self, production: Production) -> bool:
-        now_s = self.history.now_s()
-        return now_s - self._refused_s.setdefault(production.first_number, now_s) > OUT_OF_ORDER_S
 
     def _end(self, production: Production, outcome: Outcome, offset: int = -1, reason: str = "") -> None:
         self.history.end(production, outcome, offset, reason)

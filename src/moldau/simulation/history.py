@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from moldau.protocol.partitions import TopicPartition
+from moldau.runtime import ErrorCode
 
 
 class Outcome(Enum):
@@ -36,10 +37,12 @@ class Production:
     refused_s: float = -1.0
     """The time of the first OUT_OF_ORDER_SEQUENCE_NUMBER for the batch."""
 
-    def is_given_up(self, now_s: float) -> bool:
-        """Called for each OUT_OF_ORDER_SEQUENCE_NUMBER. Such a batch is older than the batches that the
-        broker remembers. After a minute, the producer regards it as stored. The check shows whether this is
-        true."""
+    def is_given_up(self, error: ErrorCode, now_s: float) -> bool:
+        """Called for each retriable error. A batch that stays out of order may be older than the batches that
+        the broker remembers. After a minute, the producer regards it as stored. The check shows whether this
+        is true."""
+        if error is not ErrorCode.out_of_order_sequence_number:
+            return False
         if self.refused_s < 0:
             self.refused_s = now_s
         return now_s - self.refused_s > GIVEN_UP_S

@@ -365,12 +365,10 @@ class Producer(SimulatedClient):
             self._end(production, Outcome.OK, answer.base_offset)
         elif code is ErrorCode.duplicate_sequence_number:
             self._end(production, Outcome.OK, -1)
-        elif code in RETRIABLE:
-            if code is ErrorCode.out_of_order_sequence_number and production.is_given_up(
-                self.history.now_s()
-            ):
-                return self._end(production, Outcome.OK, -1)
+        elif code in RETRIABLE and not production.is_given_up(code, self.history.now_s()):
             raise RetryError(code.name)
+        elif code in RETRIABLE:
+            self._end(production, Outcome.OK, -1)
         else:
             self._end(production, Outcome.FAILED, reason=code.name)
             if self.idempotent:

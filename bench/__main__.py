@@ -88,9 +88,7 @@ def bench_requests(report: Report, broker: Broker, plan: Plan) -> None:
         sample = median_sample(samples)
         row = {
             "connections": connections,
-            "requests/s": round(sample.records_per_s),
-            "broker µs per request": round(sample.broker_cpu_s / sample.records * 1e6, 1),
-            "broker CPU %": round(sample.broker_share * 100),
+            **sample.request_columns(),
             "client CPU %": round(sample.client_cpu_s / sample.wall_s * 100),
         }
         report.add("Pipelined produce requests of one 1 KiB record, acks=all", row, samples)

@@ -49,6 +49,14 @@ class Sample:
     def mb_per_cpu_s(self) -> float:
         return self.size_bytes / max(self.broker_cpu_s, 0.01) / MEGABYTE
 
+    def request_columns(self) -> dict[str, float]:
+        """The columns of a row whose records are requests."""
+        return {
+            "requests/s": round(self.records_per_s),
+            "broker µs per request": round(self.broker_cpu_s / self.records * 1e6, 1),
+            "broker CPU %": round(self.broker_share * 100),
+        }
+
     @property
     def broker_share(self) -> float:
         """The broker's CPU time as a share of the wall time (1 is one core)."""

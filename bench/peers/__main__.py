@@ -37,13 +37,7 @@ def pipelined(report: Report, brokers: Brokers, plan: Plan) -> None:
                 load = {"topic": made, "partitions": 4, "record_size": 1024, "connections": 4}
                 samples[name].append(measure(broker, "requests", records=plan.pipelined_requests, **load))
     for name, runs in samples.items():
-        sample = median_sample(runs)
-        row = {
-            "broker": name,
-            "requests/s": round(sample.records_per_s),
-            "broker µs per request": round(sample.broker_cpu_s / sample.records * 1e6, 1),
-            "broker CPU %": round(sample.broker_share * 100),
-        }
+        row = {"broker": name, **median_sample(runs).request_columns()}
         report.add("Pipelined produce requests of one 1 KiB record, 4 connections", row, runs)
 
 

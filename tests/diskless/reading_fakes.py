@@ -23,6 +23,7 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cacher import Cacher, CacherSettings
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.object_keys import new_object_key
+from moldau.diskless.partition.moving_coordinators import MovingCoordinators
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
@@ -258,7 +259,8 @@ class ReadingBroker:
         budget = ByteBudget(self.cold_settings.budget_bytes)
         reads = ObjectReads(ObjectSource(self.storage, self.recent), budget, self.cold_meters, unexpected)
         self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings, unexpected)
-        self.lookup = WalOffsetLookup(self.coordinator, reads, self.machine)
+        self.moving = MovingCoordinators()
+        self.lookup = WalOffsetLookup(self.coordinator, reads, self.machine, self.moving)
         self.fetch_meters = FetchMeters(self.meters)
 
     def open(
@@ -290,6 +292,7 @@ class ReadingBroker:
                 deleter=self.coordinator,
                 cold_reads=self.cold_reads,
                 lookup=self.lookup,
+                moving=self.moving,
                 opening=self.machine.opening,
                 deadlines=Deadlines(),
                 clock=self.machine.clock,

@@ -22,6 +22,7 @@ from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.image_sync import ImageSync, TopicKeeper
 from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.partition.gateway_partition import DisklessPassage
+from moldau.diskless.partition.moving_coordinators import MovingCoordinators
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
@@ -139,7 +140,8 @@ class DisklessManager:
         self._claim = StoreClaim(
             self.storage, cluster.cluster_id, settings.storage.url, source=cluster.source
         )
-        self._make_readers_and_writer(arrivals, meters)
+        moving = MovingCoordinators()
+        self._make_readers_and_writer(arrivals, meters, moving)
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
@@ -150,6 +152,7 @@ class DisklessManager:
             transactions=coordinator,
             cold_reads=self.cold_reads,
             lookup=self._lookup,
+            moving=moving,
             opening=machine.opening,
             deadlines=arrivals.deadlines,
             clock=machine.clock,
@@ -188,7 +191,9 @@ class DisklessManager:
         )
         self.unowned_files = UnownedFileScan(local, everywhere, ids, clock, self.orphans.settings.min_age_ms)
 
-    def _make_readers_and_writer(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
+    def _make_readers_and_writer(
+        self, arrivals: WaitingRoom[PartitionKey], meters: Meters, moving: MovingCoordinators
+    ) -> None:
         settings, coordinator = self.settings, self._coordinator
         machine, cluster, unexpected = self._machine, self._cluster, self._machine.unexpected
         memory = WriterMemory(settings.writer)
@@ -205,7 +210,7 @@ class DisklessManager:
         cold_source = source._replace(rack=SharedColdObjects(self.rack_objects, cluster.racks.has_peers))
         reads = ObjectReads(cold_source, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
-        self._lookup = WalOffsetLookup(coordinator, reads, machine)
+        self._lookup = WalOffsetLookup(coordinator, reads, machine, moving)
         commits = OwnCommits(recent, self.cacher, machine.workers, unexpected, cluster.racks.has_peers)
         origin = ObjectOrigin(
             cluster.broker_id, cluster.now_ms or machine.clock.now_ms, cluster.racks.has_rack_readers

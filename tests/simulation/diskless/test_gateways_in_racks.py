@@ -29,6 +29,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.world.object_storage import CLASS_NAME
 from moldau.simulation.world.world import World
@@ -271,7 +272,8 @@ def test_commit_requests_to_other_brokers_are_counted(cluster: RackCluster) -> N
         for broker in RACKS:
             for index in range(PARTITIONS):
                 await cluster.produce(broker, index)
-        calls = [cluster.nodes[broker].get(DisklessSubsystem).commit_calls for broker in RACKS]
+        meters = [cluster.nodes[broker].get(PartitionsSubsystem)._context.meters.registry for broker in RACKS]
+        calls = [each.scoped("moldau.diskless", "Writer").value("CommitCallsPerSec") or 0 for each in meters]
         assert sum(calls) == PARTITIONS * (len(RACKS) - 1)
 
     cluster.world.run(story())

@@ -81,6 +81,6 @@ class PartitionServices:
     """Deadlines of requests that wait on this node."""
     clock: Clock
     meters: FetchMeters
-    moving: MovingCoordinators = field(default_factory=MovingCoordinators)
+    moving: MovingCoordinators
     racks: RackView = field(default_factory=RackView)
     unexpected: UnexpectedErrors

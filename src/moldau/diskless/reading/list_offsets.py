@@ -53,10 +53,12 @@ class OffsetLister(Protocol):
 class WalOffsetLookup:
     """Handles lookups. The latest and earliest offsets always come from the coordinator."""
 
-    def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:
+    def __init__(
+        self, lister: OffsetLister, reads: ObjectReads, machine: Machine, moving: MovingCoordinators
+    ) -> None:
         self._lister = lister
         self._reads = reads
-        self._moving = MovingCoordinators()
+        self._moving = moving
         self._machine = machine
 
     async def find(

@@ -49,7 +49,7 @@ class WriterMeters:
         )
         self._pause_ms = scope.histogram(
             "CommitPauseMs",
-            "Time from the first attempt of a commit that failed to its known outcome. This is how long a"
+            "Time from the first failed attempt of a repeated commit to its known outcome. This is how long a"
             " coordinator was not available for this commit.",
         )
         self._deleted = scope.counter(

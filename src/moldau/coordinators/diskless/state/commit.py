@@ -280,8 +280,8 @@ class _CommitRule:
             error = self._transaction_error(draft, batch)
             if error is not None:
                 return Rejected(position, error)
-        self._gaps.ended((draft.partition.number, batch.producer_id, epoch))
         if not sequence or window is None:
+            self._gaps.ended((draft.partition.number, batch.producer_id, epoch))
             draft.partition.note_beginning(batch.producer_id, epoch, sequence)
         appended_ms = self._now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
         entry = (sequence, last_sequence(sequence, delta), draft.next, appended_ms)

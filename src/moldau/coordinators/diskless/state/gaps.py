@@ -59,9 +59,10 @@ class ProducerGaps:
         return now_ms - gap.since_ms
 
     def ended(self, key: tuple[int, int, int]) -> None:
-        """Called when a batch of the producer is accepted. A later batch out of order begins another gap."""
-        if self._gaps:
-            self._gaps.pop(key, None)
+        """Called when the first batch of an unknown producer or epoch is accepted. If the producer is unknown
+        again later, another gap begins. A gap of a known producer ends by itself, because another sequence
+        number is then expected."""
+        self._gaps.pop(key, None)
 
     def is_first(self, key: tuple[int, int, int], sequence: int) -> bool:
         """Whether no lower sequence has arrived since the gap began."""

@@ -28,6 +28,7 @@ Entry: TypeAlias = tuple[int, int, int, int]
 If a duplicate of the batch arrives, its result is made from this entry."""
 
 KNOWN_MS: Final = 30 * 86_400_000
+"""Time in ms for which idle producers stay known."""
 IDLE_MAX: Final = 10_000
 """Maximum number of idle producers in the partitions of a coordinator. They need some 3 MB of memory."""
 _HEAD: Final = Struct("=2q")
@@ -139,7 +140,8 @@ def expected_sequence(window: Window | None, epoch: int) -> int:
 
 
 def has_beginning(window: Window) -> bool:
-    """Whether the window still has the first batch of the producer's epoch, with sequence 0."""
+    """Whether the window still has the beginning of the producer's epoch: the batch with sequence 0, or the
+    marker before it."""
     first: int = _ENTRY.unpack_from(window, _HEAD.size)[0]
     return len(window) < _FULL.size and first <= 0
 

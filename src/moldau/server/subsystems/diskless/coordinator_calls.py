@@ -109,11 +109,6 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
             )
         return found
 
-    @property
-    def commit_calls(self) -> float:
-        """Number of requests with commits that were sent to other brokers."""
-        return self._commit_calls.value
-
     async def close(self) -> None:
         """Close all connections. Calls in progress fail."""
         await self._commits.close()

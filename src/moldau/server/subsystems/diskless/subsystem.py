@@ -146,11 +146,6 @@ class DisklessSubsystem(Subsystem):
         logs = self._logs
         return RoutingBatchCoordinator(self._owner_of, lambda _: self._cluster, lambda: logs.broker_epoch)
 
-    @property
-    def commit_calls(self) -> float:
-        """Number of requests with commits that this broker has sent to other brokers."""
-        return self._cluster.commit_calls
-
     def contribution(self) -> Contribution:
         coordinators = DisklessCoordinatorKind(
             self._metadata_topic,

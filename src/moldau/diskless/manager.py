@@ -253,12 +253,14 @@ class DisklessManager:
             unexpected=self._machine.unexpected,
         )
 
-    async def start(self, *, was_used_before: bool = False) -> None:
-        """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used.
+    async def start(self, *, was_used_before: bool = False) -> bool:
+        """Start. Returns whether the store could be used. Raises ``StorageError``, with a sentence for the
+        operator, when the store cannot be used.
 
         With ``was_used_before``, the start continues while the store is temporarily unavailable. This is
         useful because metadata, groups and cached records do not need the store.
         """
+        is_usable = True
         try:
             await self.storage.check()
             await self._ensure_claim(was_used_before)
@@ -266,8 +268,10 @@ class DisklessManager:
             if not (was_used_before and error.transient):
                 raise
             logger.warning("%s; the broker starts without the object store", error)
+            is_usable = False
         for repeating in self._repeating:
             repeating.start()
+        return is_usable
 
     async def _ensure_claim(self, was_used_before: bool) -> None:
         if not await self._claim.ensure() and was_used_before:

@@ -16,6 +16,12 @@ from moldau.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from moldau.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+)
+from moldau.protocol.messages.describe_topic_partitions import (
+    TopicRequest as TopicToDescribe,
+)
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -96,6 +102,12 @@ class RackCluster(Cluster):
         topic = await self.metadata(broker, client_id)
         return [(row.leader_id, row.leader_epoch) for row in topic.partitions]
 
+    async def described_leaders(self, broker: int, client_id: str) -> list[tuple[int, int]]:
+        """Leader and epoch of each partition according to DescribeTopicPartitions."""
+        request = DescribeTopicPartitionsRequest(topics=[TopicToDescribe(name="t")])
+        answer = await self.ask(broker, client_id, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+        return [(row.leader_id, row.leader_epoch) for row in answer.topics[0].partitions]
+
     async def produce(self, broker: int, index: int, client_id: str = "p") -> Any:
         data = [PartitionProduceData(index=index, records=BATCH)]
         request = ProduceRequest(
@@ -148,8 +160,10 @@ def test_clients_are_shown_leaders_in_the_rack_that_their_id_names(cluster: Rack
                     shown = await cluster.leaders(broker, client_id)
                     assert [leader for leader, _ in shown] == [home] * PARTITIONS
                     assert [epoch for _, epoch in shown] == [epoch for _, epoch in unknown]
+                    assert await cluster.described_leaders(broker, client_id) == shown
             for client_id in ("any", "rack=z", "frack=a"):
                 assert await cluster.leaders(broker, client_id) == unknown
+                assert await cluster.described_leaders(broker, client_id) == unknown
             rows = (await cluster.metadata(broker, "any", asks=True)).partitions
             assert [row.preferred_produce_brokers for row in rows] == [(11, 12, 13)] * PARTITIONS
             rows = (await cluster.metadata(broker, "rack=b", asks=True)).partitions

@@ -99,17 +99,15 @@ class TopicPartitionHandlers:
         self, context: RequestContext, topic: Topic, first: int, end: int
     ) -> DescribeTopicPartitionsResponseTopic:
         alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
-        return DescribeTopicPartitionsResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.name in MARKED_INTERNAL_TOPICS,
-            partitions=[
+        racks = self._view.racks
+        partitions = []
+        for index, partition in enumerate(topic.partitions[first:end], start=first):
+            leader = racks.shown_leader(topic, index, context.client_id, alive)
+            partitions.append(
                 DescribeTopicPartitionsResponsePartition(
-                    error_code=(
-                        ErrorCode.none if partition.leader in alive else ErrorCode.leader_not_available
-                    ),
+                    error_code=ErrorCode.none if leader in alive else ErrorCode.leader_not_available,
                     partition_index=index,
-                    leader_id=partition.leader,
+                    leader_id=leader,
                     leader_epoch=partition.leader_epoch,
                     replica_nodes=partition.replicas,
                     isr_nodes=partition.isr,
@@ -117,8 +115,12 @@ class TopicPartitionHandlers:
                     last_known_elr=partition.last_known_eligible_leader_replicas,
                     offline_replicas=self._view.offline_replicas(partition, alive),
                 )
-                for index, partition in enumerate(topic.partitions[first:end], start=first)
-            ],
+            )
+        return DescribeTopicPartitionsResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in MARKED_INTERNAL_TOPICS,
+            partitions=partitions,
             topic_authorized_operations=authorized_operations(
                 self._authorizer, context, AclResourceType.TOPIC, topic.name
             ),

@@ -36,6 +36,7 @@ from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.back_pressure import BackPressure
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, diskless_off_kind
+from moldau.server.subsystems.diskless.known_store import KnownStore
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -111,6 +112,8 @@ class DisklessSubsystem(Subsystem):
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        storage = self.manager.settings.storage
+        self._known_store = KnownStore(machine.disk, config.metadata_log_dir, storage)
         self.pressure = BackPressure(self.coordinators, machine.clock, meters.registry, self.manager.writer)
         self._make_kinds(context, partitions)
 
@@ -210,14 +213,18 @@ class DisklessSubsystem(Subsystem):
 
     async def start(self) -> None:
         try:
-            await self.manager.start(was_used_before=self._was_used_before())
+            if await self.manager.start(was_used_before=self._was_used_before()):
+                self._known_store.remember()
         except StorageError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _was_used_before(self) -> bool:
-        """Whether an earlier process of this broker has led coordinators. In this case the store worked with
-        the present configuration before, so an error at the start is probably temporary."""
-        return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
+        """Whether an earlier process of this broker has used the store, or has had replicas of coordinators.
+        The store then worked with the present configuration before, so an error at the start is probably
+        temporary."""
+        return self._known_store.is_known() or any(
+            log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs
+        )
 
     async def stop(self) -> None:
         """Complete the pending produce requests, then stop the coordinators, which save their state.
@@ -300,7 +307,8 @@ class DisklessSubsystem(Subsystem):
     def _owner_of(self, topic_id: UUID, index: int) -> int:
         partition = self._view.image.topics.partition(topic_id, index)
         if partition is None or partition.owner == NO_OWNER:
-            raise KafkaError(ErrorCode.unknown_topic_id, "there is no such diskless partition")
+            # The error for requests by topic name. The topic may be deleted while its records are written.
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, "there is no such diskless partition")
         return partition.owner
 
     def _witnesses(self) -> Sequence[int]:

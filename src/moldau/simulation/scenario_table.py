@@ -312,6 +312,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-order": diskless_order,
     "diskless-racks": _of_cluster("rack_stories", "diskless_racks"),
     "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),
+    "diskless-racks-changes": _of_cluster("rack_stories", "diskless_racks_changes"),
     "transactions-cluster": _of_cluster("transaction_stories", "transactions_cluster"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
     "replication-copies": _of_cluster("replication_stories", "replication_copies"),

@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import cast
+from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
@@ -72,12 +73,17 @@ class ObjectsChecker:
         self._objects = world.object_store.objects
         self._history = history
         self._live: set[str] = set()
+        self._described: dict[UUID, str] = {}
+        self._topic_ids: set[UUID] = set()
         self._opinions: dict[str, list[str]] = {}
 
     async def check(self, node: Host) -> None:
         """Check the coordinators that a node leads. The check runs in the node's own process."""
         assert node.process is not None
-        coordinators = cast(ServerNode, node.process.exhibit).get(DisklessSubsystem).coordinators
+        server = cast(ServerNode, node.process.exhibit)
+        coordinators = server.get(DisklessSubsystem).coordinators
+        assert server.metadata is not None
+        self._topic_ids.update(topic.topic_id for topic in server.metadata.publisher.image.topics)
         checking = self._check_all(coordinators)
         context = node.process.context()
         task = context.run(self._world.loop.create_task, checking, name="check of objects", context=context)
@@ -85,7 +91,11 @@ class ObjectsChecker:
             await task
 
     def check_leaks(self) -> None:
-        """After all nodes were checked, check that every object is referenced."""
+        """After all nodes were checked, check that every object is referenced, and that no coordinator has
+        batches of a deleted topic."""
+        for topic_id, name in self._described.items():
+            if topic_id not in self._topic_ids:
+                self._history.violate(f"a coordinator has topic {name} ({topic_id}), which is deleted")
         for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
                 self._history.violate(f"object {key} has leaked: {'; '.join(self._opinions.get(key, ()))}")
@@ -94,7 +104,8 @@ class ObjectsChecker:
         for coordinator_id in coordinators.coordinator_ids:
             await coordinators.until_loaded(coordinator_id)
             checking = _CoordinatorCheck(coordinators, coordinator_id, self._objects, self._history)
-            await checking.run(self._live)
+            for partition in await checking.run(self._live):
+                self._described[partition.topic_id] = partition.topic_name
         for key in sorted(self._objects.keys() - self._live):
             for coordinator_id in coordinators.coordinator_ids:
                 opinion = (await coordinators.describe_files(coordinator_id, [key]))[0]
@@ -130,12 +141,14 @@ class _CoordinatorCheck:
         self._objects = objects
         self._history = history
 
-    async def run(self, live: set[str]) -> None:
-        """Check the coordinator. Add to ``live`` the keys of the objects that still have batches."""
+    async def run(self, live: set[str]) -> list[DescribedPartition]:
+        """Check the coordinator. Add to ``live`` the keys of the objects that still have batches. Return the
+        coordinator's partitions."""
         coordinator_id = self._coordinator_id
         batches: Counter[str] = Counter()
         bytes_used: Counter[str] = Counter()
-        for partition in await described_partitions(self._coordinators, coordinator_id):
+        described = await described_partitions(self._coordinators, coordinator_id)
+        for partition in described:
             count = 0
             async for batch in self._batches(coordinator_id, partition):
                 count += 1
@@ -155,6 +168,7 @@ class _CoordinatorCheck:
             if files.get(key) != expected:
                 self._violate(coordinator_id, f"{key} is counted as {files.get(key)}, not as {expected}")
         live.update(batches)
+        return described
 
     async def _batches(
         self, coordinator_id: int, partition: DescribedPartition

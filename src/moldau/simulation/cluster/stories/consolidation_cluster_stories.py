@@ -7,7 +7,7 @@ that left the WAL, and the store must have no other object of a segment.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -20,8 +20,7 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.checks.consolidation_checks import SegmentsChecker
-from moldau.simulation.clients.client import Sending, SimulatedClient
-from moldau.simulation.clients.roving import RovingProducer
+from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     ClusterLayout,
     DisklessClusterStory,
@@ -49,9 +48,6 @@ _PROPERTIES: Final = {
 }
 _FAULTS: Final = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2)
 _STORE: Final = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
-PASSING: Final = "passing"
-"""The topic that is deleted and created again."""
-PASSES: Final = 4
 REMOVER_QUIET_S: Final = 100.0
 """Time in which interrupted copies and deletions of segments are completed."""
 
@@ -87,26 +83,11 @@ class ConsolidationClusterStory(DisklessClusterStory):
         super().__init__(world, scenario, layout, checks_leaks=True, loses_all_power=loses_all_power)
         self._deletes_topics = deletes_topics
 
-    def _begin_other_work(self) -> "Sequence[asyncio.Task[Any]]":
+    def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
         if not self._deletes_topics:
             return ()
         meddler: SimulatedClient = self._begin_at_any(SimulatedClient, "meddler")
         return [self._on("meddler", self._pass_by(meddler))]
-
-    async def _pass_by(self, client: SimulatedClient) -> None:
-        """Create, fill and delete a topic several times. The last topic may be kept."""
-        chance = client.chance
-        for number in range(PASSES):
-            await self._create_topic(client, self._diskless_topic(PASSING, 2))
-            where = TopicPartition(PASSING, chance.randrange(2))
-            producer: RovingProducer = self._begin_at_any(
-                RovingProducer, f"passer-{number}", where, Sending(idempotent=True)
-            )
-            await producer.run(60, pause_s=0.1)
-            producer.disconnect()
-            await asyncio.sleep(chance.uniform(0.0, 3.0))
-            if number < PASSES - 1 or chance.random() < 0.5:
-                await client.delete_topic(PASSING)
 
     async def _check(self) -> None:
         await super()._check()

@@ -9,7 +9,7 @@ object.
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -63,6 +63,9 @@ REPLICAS: Final = 2
 records for the partition."""
 METADATA_REPLICAS: Final = 3
 """Replication factor of ``__diskless_metadata``."""
+PASSING: Final = "passing"
+"""A topic that some scenarios delete and create again."""
+PASSES: Final = 4
 CONVERGENCE_LIMIT_S: Final = 60.0
 SNAPSHOT_S: Final = 10.0
 """Interval at which coordinators check whether they must take a snapshot."""
@@ -230,7 +233,9 @@ class DisklessClusterStory:
         writing = [
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.2)) for each in producers
         ]
-        await asyncio.gather(*writing, *self._begin_other_work())
+        working = [*writing, storm]
+        others = self._begin_other_work(lambda: not all(each.done() for each in working))
+        await asyncio.gather(*writing, *others)
         await storm
         self.history.note("producers are done")
         await self._converge()
@@ -243,9 +248,27 @@ class DisklessClusterStory:
             reader.cancel()
         await self._check()
 
-    def _begin_other_work(self) -> "Sequence[asyncio.Task[Any]]":
-        """Begin the work of clients that are neither producers nor consumers. The work ends by itself."""
+    def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
+        """Begin the work of clients that are neither producers nor consumers. The work ends by itself.
+        ``goes_on`` returns True while producers write or faults are injected."""
         return ()
+
+    async def _pass_by(self, client: SimulatedClient) -> None:
+        """Create, fill and delete a topic several times under the same name, sometimes while a producer still
+        writes to it. The last topic may be kept."""
+        chance, writing = client.chance, []
+        for number in range(PASSES):
+            await self._create_topic(client, self._diskless_topic(PASSING, 2))
+            where, name = TopicPartition(PASSING, chance.randrange(2)), f"passer-{number}"
+            producer = self._begin_at_any(RovingProducer, name, where, Sending(idempotent=True))
+            writing.append(self._on(name, producer.run(60, pause_s=0.1)))
+            if chance.random() < 0.5:
+                await writing[-1]
+            await asyncio.sleep(chance.uniform(0.0, 3.0))
+            if number < PASSES - 1 or chance.random() < 0.5:
+                await client.delete_topic(PASSING)
+        for each in writing:
+            each.cancel()
 
     def _violations(self) -> list[str]:
         """All violations of the run, after the last check."""

@@ -1,23 +1,28 @@
 """Diskless topics on six brokers in three racks, with clients that name their racks.
 
 In the scenario without faults, no byte of a record is sent from one rack to another. Each rack sends at most
-one GET for an object. In the scenario with faults, clients must change brokers while producers have batches
-in flight.
+one GET for an object. In the scenarios with faults, clients must change brokers while producers have batches
+in flight. In one of them, also replicas and coordinators are moved between the brokers, topics are deleted
+and created again, and the store fails.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.partitions import TopicPartition
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.clients.client import Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
+from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.cluster.stories.diskless_cluster_stories import (
+    COORDINATORS,
     PARTITIONS,
     ClusterLayout,
     DisklessClusterStory,
@@ -33,7 +38,8 @@ NAMES: Final = ("a", "b", "c")
 REPLICAS: Final = 5
 """Replication factor of the topic. With this number, one rack has two replicas of a partition, and one broker
 has no replica of it."""
-
+MOVED_REPLICAS_MIN: Final = 2
+"""Minimum number of replicas after a move. It is the ``min.insync.replicas`` of the coordinators' topic."""
 
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
 
@@ -71,11 +77,24 @@ def diskless_racks_storm() -> Scenario:
     return replace(scenario, story=RackStory, consumer_count=3, records_per_producer=150)
 
 
+def diskless_racks_changes() -> Scenario:
+    """Partitions and coordinators are moved between brokers of all racks. A topic is deleted and created
+    again under the same name. Meanwhile brokers and the store fail. At the end, every object must be
+    referenced."""
+    store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
+    scenario = scenario_of((*store, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    story = partial(ChangedRackStory, checks_leaks=True)
+    return replace(scenario, story=story, fault_count=4, consumer_count=3, records_per_producer=150)
+
+
 class RackStory(DisklessClusterStory):
     """The scenario of :class:`DisklessClusterStory` with racks."""
 
-    def __init__(self, world: World, scenario: Scenario, *, is_calm: bool = False) -> None:
-        super().__init__(world, scenario, ClusterLayout(racks=RACKS, replicas=REPLICAS))
+    def __init__(
+        self, world: World, scenario: Scenario, *, is_calm: bool = False, checks_leaks: bool = False
+    ) -> None:
+        layout = ClusterLayout(racks=RACKS, replicas=REPLICAS)
+        super().__init__(world, scenario, layout, checks_leaks=checks_leaks)
         self._is_calm = is_calm
         if is_calm:
             world.object_store.weather.slow_chance = 0.0
@@ -119,3 +138,22 @@ class RackStory(DisklessClusterStory):
         objects = [node.get(DisklessSubsystem).manager.rack_objects for node in self.nodes.values()]
         if not gets or not any(each.meters.served.value for each in objects):
             self.history.violate("no broker has read an object for its rack: the story proves nothing")
+
+
+class ChangedRackStory(RackStory):
+    """The scenario of :class:`RackStory` with an administrator who moves replicas, and another one who
+    deletes topics."""
+
+    def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
+        meddler: SimulatedClient = self._begin_at_any(SimulatedClient, "meddler")
+        client: SimulatedClient = self._begin_at_any(SimulatedClient, "mover")
+        coordinators = [TopicPartition(DISKLESS_METADATA_TOPIC, index) for index in range(COORDINATORS)]
+        mover = Mover(client, (*PARTITIONS, *coordinators), tuple(RACKS), MOVED_REPLICAS_MIN)
+        return [
+            self._on("meddler", self._pass_by(meddler)),
+            self._on("mover", self._move(mover, goes_on)),
+        ]
+
+    async def _move(self, mover: Mover, goes_on: Callable[[], bool]) -> None:
+        await mover.run(goes_on)
+        await mover.settle()

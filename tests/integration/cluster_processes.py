@@ -27,10 +27,19 @@ NEXT_MOLDAU = (sys.executable, str(Path(__file__).parent / "next_version.py"))
 class Processes:
     """The nodes of a cluster. Each node is a process with its own properties file."""
 
-    def __init__(self, folder: Path, roles: Mapping[int, str], properties: Mapping[str, str | int]) -> None:
-        """``roles`` has ``process.roles`` by node id. ``properties`` are for all nodes."""
+    def __init__(
+        self,
+        folder: Path,
+        roles: Mapping[int, str],
+        properties: Mapping[str, str | int],
+        *,
+        racks: Mapping[int, str] | None = None,
+    ) -> None:
+        """``roles`` has ``process.roles`` by node id. ``properties`` are for all nodes. ``racks`` has
+        ``broker.rack`` by node id."""
         self._folder = folder
         self._roles = roles
+        self._racks = racks or {}
         self._more = properties
         self._brokers = [node_id for node_id, role in roles.items() if "broker" in role]
         self._controllers = [node_id for node_id, role in roles.items() if "controller" in role]
@@ -63,6 +72,13 @@ class Processes:
         process = self._running.pop(node_id)
         process.kill()
         process.wait(LIMIT_S)
+
+    def pause(self, node_id: int) -> None:
+        """Stop a node with SIGSTOP. Its connections stay open, and it does not read from them."""
+        self._running[node_id].send_signal(signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> None:
+        self._running[node_id].send_signal(signal.SIGCONT)
 
     def terminate(self, node_id: int) -> int:
         """Stop a node cleanly. Returns its exit code."""
@@ -123,6 +139,8 @@ class Processes:
             "log.dirs": self._folder / str(node_id),
             **self._more,
         }
+        if node_id in self._racks:
+            lines["broker.rack"] = self._racks[node_id]
         return "\n".join(f"{key}={value}" for key, value in lines.items())
 
     def _config(self, node_id: int) -> Path:

@@ -1,4 +1,4 @@
-"""The demo, which is the first code that a new user runs."""
+"""The demos, which are the first code that a new user runs."""
 
 import pathlib
 import re
@@ -17,6 +17,24 @@ def test_the_demo_loses_nothing_and_shows_its_bill() -> None:
         assert shown in run.stdout
     for page in ("README.md", "docs/start.md"):
         assert missing_lines((ROOT / page).read_text(), run.stdout) == []
+
+
+def test_the_demo_of_a_cluster_survives_three_kills() -> None:
+    """SIGKILL ends the broker of the diskless coordinator, the active controller, and another broker."""
+    run = subprocess.run(
+        [sys.executable, "examples/demo.py", "--cluster", "--timeout", "400"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "After three kills in the middle" in run.stdout
+    for killed in ("the diskless coordinator's broker", "the active controller", "another broker"):
+        assert killed in run.stdout
+    for topic in ("classic", "diskless", "tiered"):
+        # Acknowledged and consumed are equal; nothing is missing, doubled or out of order.
+        assert re.search(rf"{topic} +│ +([\d,]+) │ +\1 │ +0 │ +0 │ +0 ", run.stdout), run.stdout
 
 
 def missing_lines(page: str, output: str) -> list[str]:

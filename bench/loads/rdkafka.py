@@ -21,7 +21,9 @@ CONSUMER: Final = 1
 OFFSET_BEGINNING: Final = -2
 FLAG_NONE: Final = 0
 ERROR_TEXT_BYTES: Final = 512
-UNKNOWN_TOPIC: Final = 3
+NEW_TOPIC_ERRORS: Final = (-190, -188, 3, 5, 6)
+"""The errors about a topic that was just created. The client (negative numbers) or the broker does not know
+the topic, or the broker does not yet lead the partition."""
 TOPIC_TIMEOUT_S: Final = 10.0
 DIFFERENT_CALLS: Final = 20
 
@@ -117,7 +119,7 @@ class Client:
         while code := lib.rd_kafka_query_watermark_offsets(
             self._handle, self._name, partition, ctypes.byref(low), ctypes.byref(high), 10_000
         ):
-            if code != UNKNOWN_TOPIC or time.monotonic() > deadline_s:
+            if code not in NEW_TOPIC_ERRORS or time.monotonic() > deadline_s:
                 raise RuntimeError(f"watermark of partition {partition}: error {code}")
             time.sleep(0.05)
         return high.value

@@ -93,6 +93,9 @@ def main() -> int:
             pipelined(report, brokers, plan)
             latency(report, brokers, plan)
             at_rest(report, brokers, plan, "After the load")
+        except BaseException:
+            report.print()  # The rows took many minutes.
+            raise
         finally:
             for broker in brokers.values():
                 broker.stop()

@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.hosted import DisklessCoordinatorKind
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
+from moldau.diskless.known_store import KnownStore
 from moldau.diskless.manager import ClusterContext, CoordinatorsContext, DisklessManager
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
@@ -36,7 +37,6 @@ from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.back_pressure import BackPressure
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, diskless_off_kind
-from moldau.server.subsystems.diskless.known_store import KnownStore
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem

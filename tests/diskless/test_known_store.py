@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from moldau.diskless.known_store import FILE_NAME, KnownStore
 from moldau.objects import StorageSettings
 from moldau.runtime import LocalDisk
-from moldau.server.subsystems.diskless.known_store import FILE_NAME, KnownStore
 
 
 def known(folder: Path, url: str, class_name: str | None = None) -> KnownStore:

@@ -83,7 +83,9 @@ class GroupCommit:
                 self._synced_offset = await log.flush()
                 self._on_synced(self._synced_offset)
         except Exception as error:
-            logger.exception("%s could not be synced", self._name)
+            # A KafkaError says what has happened, for example that the partition was deleted.
+            is_known = isinstance(error, KafkaError)
+            logger.error("%s could not be synced: %s", self._name, error, exc_info=not is_known)
             reason = f"The log could not be synced: {error}"
             self.failure = KafkaError(ErrorCode.kafka_storage_error, reason)
             self._on_failure(self.failure)

@@ -34,7 +34,7 @@ PROPERTIES: Final = {
     "diskless.system.enable": "true",
     "diskless.metadata.topic.num.partitions": 2,
     "diskless.metadata.topic.replication.factor": 3,
-    "broker.session.timeout.ms": 1_500,
+    "broker.session.timeout.ms": 2_500,
     "broker.heartbeat.interval.ms": 300,
     "replica.lag.time.max.ms": 2_000,
 }
@@ -84,6 +84,10 @@ class SteadyProducer(ABC):
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive(), f"{self.name} does not end"
         assert self.errors == [], self.name
+
+    def abandon(self) -> None:
+        """Called at the end of a test that may have failed. The producer must not go on."""
+        self._is_over.set()
 
     def _run(self) -> None:
         try:
@@ -178,6 +182,7 @@ class JavaVerifiable(SteadyProducer):
     def __init__(self, name: str, bootstrap: str, rack: str, java: Java, folder: Path) -> None:
         super().__init__(name, bootstrap, rack)
         self._java = java
+        self._process: subprocess.Popen[str] | None = None
         self._config = folder / "java.properties"
         self._config.write_text(
             f"client.id={self.client_id}\nenable.idempotence=true\nretries=2147483647\nlinger.ms=5\n"
@@ -188,23 +193,28 @@ class JavaVerifiable(SteadyProducer):
         options = ["--bootstrap-server", self.bootstrap, "--topic", self.name, "--acks", "-1"]
         options += ["--throughput", str(RECORDS_A_SECOND), "--producer.config", str(self._config)]
         command = self._java.command("org.apache.kafka.tools.VerifiableProducer", *options)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            self._process = process
+            threading.Thread(target=self._terminate, daemon=True).start()
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = json.loads(line) if line.startswith("{") else {}
+                if event.get("name") == "producer_send_success":
+                    self.acknowledged[event["partition"]].append(int(event["value"]))
+                elif event.get("name") == "producer_send_error":
+                    self.errors.append(line)
 
-        def end_it() -> None:
-            self._is_over.wait()
-            process.terminate()
+    def abandon(self) -> None:
+        super().abandon()
+        if self._process is not None:
+            self._process.kill()
 
-        ending = threading.Thread(target=end_it)
-        ending.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("name") == "producer_send_success":
-                self.acknowledged[event["partition"]].append(int(event["value"]))
-            elif event.get("name") == "producer_send_error":
-                self.errors.append(line)
-        process.wait(LIMIT_S)
-        ending.join()
+    def _terminate(self) -> None:
+        self._is_over.wait()
+        assert self._process is not None
+        self._process.terminate()
 
 
 class GatewayWatch:
@@ -253,25 +263,39 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
         found.kill_all()
 
 
-def test_no_record_is_lost_or_doubled_while_gateways_change(
-    cluster: Processes, java: Java, tmp_path: Path
-) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    wait_for(lambda: len(admin.list_topics(timeout=10).brokers) == len(RACKS))
-    producers: list[SteadyProducer] = [
+@pytest.fixture
+def producers(cluster: Processes, java: Java, tmp_path: Path) -> Iterator[list[SteadyProducer]]:
+    """A producer of each library, and its topic."""
+    found: list[SteadyProducer] = [
         Librdkafka("librdkafka", cluster.bootstrap, "a"),
         KafkaPython("kafka-python", cluster.bootstrap, "b"),
         Aiokafka("aiokafka", cluster.bootstrap, "b"),
         JavaVerifiable("java", cluster.bootstrap, "c", java, tmp_path),
     ]
-    topics = [
-        NewTopic(each.name, each.partitions, 3, config={"diskless.enable": "true"}) for each in producers
-    ]
-    for created in admin.create_topics(topics).values():
-        created.result(LIMIT_S)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    for each in found:
+        wait_for(lambda each=each: is_created(admin, each))
+    try:
+        yield found
+    finally:
+        for each in found:
+            each.abandon()
+
+
+def is_created(admin: AdminClient, producer: SteadyProducer) -> bool:
+    """Create the topic of a producer. While brokers are starting, this raises ``KafkaException``."""
+    new = NewTopic(producer.name, producer.partitions, 3, config={"diskless.enable": "true"})
+    if producer.name not in admin.list_topics(timeout=10).topics:
+        admin.create_topics([new])[producer.name].result(LIMIT_S)
+    return True
+
+
+def test_no_record_is_lost_or_doubled_while_gateways_change(
+    cluster: Processes, producers: list[SteadyProducer]
+) -> None:
     watch = GatewayWatch(cluster.bootstrap, "java")
-    for rack_of, rack in RACKS.items():
-        watch.wait_for(rack, home=rack_of, at_home=True)
+    for node_id, rack in RACKS.items():
+        watch.wait_for(rack, home=node_id, at_home=True)
     for producer in producers:
         producer.start()
     wait_for_more(producers)
@@ -299,8 +323,8 @@ def test_no_record_is_lost_or_doubled_while_gateways_change(
         assert read_all(cluster.bootstrap, producer) == acknowledged, producer.name
         everything = sorted(number for each in producer.acknowledged.values() for number in each)
         assert everything == list(range(producer.count)), producer.name
-    for rack_of, rack in RACKS.items():
-        assert watch.shown[rack].count(rack_of) >= 3, watch.shown
+    for node_id, rack in RACKS.items():
+        assert watch.shown[rack].count(node_id) >= 3, watch.shown
 
 
 def wait_for_more(producers: list[SteadyProducer]) -> None:

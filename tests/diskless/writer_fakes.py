@@ -94,7 +94,7 @@ class FakeCoordinator:
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
         if PartitionKey(topic_id, partition_index) in self.unknown:
-            raise KafkaError(ErrorCode.unknown_topic_id, "no such topic")
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, "no such topic")
         return partition_index % self._count
 
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:

@@ -58,6 +58,8 @@ RETRIABLE: Final = frozenset(
     }
 )
 """Transient errors."""
+PRODUCE_RETRIABLE: Final = RETRIABLE | {ErrorCode.unknown_topic_or_partition}
+"""Transient errors of Produce. A topic may be deleted and created again while its records are written."""
 
 
 class FoundCoordinator(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from moldau.client.cluster import MAX_OFFSET_VERSION, RETRIABLE, Client
+from moldau.client.cluster import MAX_OFFSET_VERSION, PRODUCE_RETRIABLE, Client
 from moldau.client.errors import ToolError
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -49,7 +49,7 @@ producer when these batches are sent again."""
 _FENCED: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
 _BUSY: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unstable_offset_commit})
 """Transient errors of requests that arrive before all markers of the previous transaction are written."""
-_AGAIN: Final = RETRIABLE | _BUSY | {ErrorCode.out_of_order_sequence_number}
+_AGAIN: Final = PRODUCE_RETRIABLE | _BUSY | {ErrorCode.out_of_order_sequence_number}
 
 
 class CommittedText(NamedTuple):

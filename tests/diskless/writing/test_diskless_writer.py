@@ -255,7 +255,7 @@ def test_a_rejected_batch_does_not_fail_its_file() -> None:
         answers = [bench.append(key(number)) for number in (1, 2, 3, 4)]
         outcomes = [await wait(answer) for answer in answers]
         assert [outcome.error.name for outcome in outcomes] == [
-            *("none", "policy_violation", "unknown_topic_id", "none")
+            *("none", "policy_violation", "unknown_topic_or_partition", "none")
         ]
         assert outcomes[1].message == "rejected"
         await bench.writer.close()

@@ -45,7 +45,7 @@ PARTITIONS = range(6)
 
 def owner_of(topic_id: UUID, partition_index: int) -> int:
     if topic_id not in (topic(1), topic(2)):
-        raise KafkaError(ErrorCode.unknown_topic_id, "no such topic")
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, "no such topic")
     return partition_index % COORDINATORS
 
 
@@ -100,7 +100,7 @@ def test_acknowledged_batches_are_found_by_their_coordinates_in_order(tmp_path: 
             unknown = writer.append(key(3), *batch(), timeout_ms=60_000)
             await writer.flush()
             assert not isinstance(unknown, AppendOutcome)
-            assert (await unknown).error is ErrorCode.unknown_topic_id
+            assert (await unknown).error is ErrorCode.unknown_topic_or_partition
             outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
             assert {outcome.error for outcome in outcomes} == {ErrorCode.none}
             weather.failed_chance = 0.0

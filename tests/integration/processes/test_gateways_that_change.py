@@ -12,7 +12,6 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,7 @@ from typing import Any, Final
 import pytest
 from aiokafka import AIOKafkaProducer
 from cluster_processes import LIMIT_S, QUIET, Processes, wait_for
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from foreign_clients import Java
 from kafka import KafkaProducer
@@ -35,7 +34,7 @@ PROPERTIES: Final = {
     "diskless.metadata.topic.num.partitions": 2,
     "diskless.metadata.topic.replication.factor": 3,
     "broker.session.timeout.ms": 2_500,
-    "broker.heartbeat.interval.ms": 300,
+    "broker.heartbeat.interval.ms": 500,
     "replica.lag.time.max.ms": 2_000,
 }
 RECORDS_A_SECOND: Final = 50
@@ -51,7 +50,7 @@ class SteadyProducer(ABC):
 
     def __init__(self, name: str, bootstrap: str, rack: str) -> None:
         self.name, self.bootstrap, self.rack = name, bootstrap, rack
-        self.acknowledged: dict[int, list[int]] = defaultdict(list)
+        self.acknowledged: dict[int, list[int]] = {index: [] for index in range(self.partitions)}
         """The numbers by partition, in the order of the acknowledgements."""
         self.errors: list[str] = []
         self._is_over = threading.Event()
@@ -134,6 +133,7 @@ class KafkaPython(SteadyProducer):
             enable_idempotence=True,
             linger_ms=5,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
+            delivery_timeout_ms=3 * LIMIT_S * 1000,
             metadata_max_age_ms=METADATA_AGE_MS,
         )
         for number in self.turns():
@@ -156,7 +156,8 @@ class Aiokafka(SteadyProducer):
             client_id=self.client_id,
             enable_idempotence=True,
             linger_ms=5,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            # This is also the time after which a batch fails.
+            request_timeout_ms=LIMIT_S * 1000,
             metadata_max_age_ms=METADATA_AGE_MS,
         )
         sent = []
@@ -205,6 +206,8 @@ class JavaVerifiable(SteadyProducer):
                     self.acknowledged[event["partition"]].append(int(event["value"]))
                 elif event.get("name") == "producer_send_error":
                     self.errors.append(line)
+        if not self._is_over.is_set():
+            self.errors.append(f"the program has ended with exit code {process.returncode}")
 
     def abandon(self) -> None:
         super().abandon()
@@ -230,6 +233,8 @@ class GatewayWatch:
 
         def is_there() -> bool:
             leader = self._leader(rack)
+            if leader < 0:
+                return False
             if [leader] != self.shown[rack][-1:]:
                 self.shown[rack].append(leader)
             return (leader == home) is at_home
@@ -246,8 +251,9 @@ class GatewayWatch:
                 **QUIET,
             }
         )
-        found: int = admin.list_topics(self._topic, timeout=3).topics[self._topic].partitions[0].leader
-        return found
+        # A broker that has just started may not know the topic.
+        row = admin.list_topics(self._topic, timeout=3).topics[self._topic].partitions.get(0)
+        return -1 if row is None else int(row.leader)
 
 
 @pytest.fixture
@@ -285,9 +291,10 @@ def producers(cluster: Processes, java: Java, tmp_path: Path) -> Iterator[list[S
 def is_created(admin: AdminClient, producer: SteadyProducer) -> bool:
     """Create the topic of a producer. While brokers are starting, this raises ``KafkaException``."""
     new = NewTopic(producer.name, producer.partitions, 3, config={"diskless.enable": "true"})
-    if producer.name not in admin.list_topics(timeout=10).topics:
-        admin.create_topics([new])[producer.name].result(LIMIT_S)
-    return True
+    if producer.name in admin.list_topics(timeout=10).topics:
+        return True
+    admin.create_topics([new])[producer.name].result(LIMIT_S)
+    return False
 
 
 def test_no_record_is_lost_or_doubled_while_gateways_change(
@@ -344,6 +351,10 @@ def read_all(bootstrap: str, producer: SteadyProducer) -> dict[int, list[int]]:
     )
     found: dict[int, list[int]] = {index: [] for index in range(producer.partitions)}
     consumer.assign([TopicPartition(producer.name, index, OFFSET_BEGINNING) for index in found])
+    ends = {
+        index: consumer.get_watermark_offsets(TopicPartition(producer.name, index), timeout=LIMIT_S)[1]
+        for index in found
+    }
     left, deadline_s = set(found), time.monotonic() + LIMIT_S
     while left:
         assert time.monotonic() < deadline_s, f"{producer.name} cannot be read"
@@ -351,6 +362,7 @@ def read_all(bootstrap: str, producer: SteadyProducer) -> dict[int, list[int]]:
             if message.error() is None:
                 found[message.partition()].append(int(message.value()))
             else:
-                left.discard(message.partition())
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                left -= {index for index in left if len(found[index]) >= ends[index]}
     consumer.close()
     return found

@@ -19,8 +19,8 @@ STORY = "diskless-racks-changes"
 
 @pytest.mark.parametrize("seed", [1, 9])
 def test_nothing_is_lost_or_left_over_while_everything_moves(seed: int) -> None:
-    """Seed 1: a topic is deleted while its records are written, and the producer continues in the new topic
-    of the same name. Seed 9: a broker without a replica of a coordinator starts while the store is down."""
+    """Seed 1: a topic is deleted while its records are written. This must not end its producer. Seed 9: a
+    broker without a replica of a coordinator starts while the store is down."""
     assert run_seed(SCENARIOS[STORY](), seed).violations == []
 
 

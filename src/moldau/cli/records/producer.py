@@ -7,7 +7,7 @@ from typing import Final
 
 from moldau.cli.errors import CommandError
 from moldau.cli.records.input import NewRecord
-from moldau.client.cluster import RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
+from moldau.client.cluster import PRODUCE_RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.batch import next_sequence
@@ -168,7 +168,7 @@ class TopicProducer:
                 return await self._send_once(batch.partition, encoded)
             except KafkaError as error:
                 unknown = error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out)
-                final = error.code not in RETRIABLE or (unknown and not self._settings.idempotent)
+                final = error.code not in PRODUCE_RETRIABLE or (unknown and not self._settings.idempotent)
                 if final or loop.time() >= deadline:
                     raise
             await asyncio.sleep(RETRY_BACKOFF_S)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from moldau.client.cluster import RETRIABLE, Client
+from moldau.client.cluster import PRODUCE_RETRIABLE, Client
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.protocol.partitions import TopicPartition
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -45,5 +45,5 @@ async def _send(client: Client, topic: str, partition: int, batch: bytes) -> Non
             raise KafkaError(code, about)
 
     # If a response is lost, the batch is sent again.
-    assert ErrorCode.network_exception in RETRIABLE
-    await client.retrying(send)
+    assert ErrorCode.network_exception in PRODUCE_RETRIABLE
+    await client.retrying(send, PRODUCE_RETRIABLE)

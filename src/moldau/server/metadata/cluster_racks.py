@@ -73,16 +73,17 @@ class ClusterRacks:
             known[client_id] = _resolved(named_rack(client_id), self._racks)
         return known[client_id]
 
-    def shown_leader(
-        self, topic: Topic, index: int, client_id: str | None, reachable: Collection[int]
-    ) -> int:
-        """Return the broker that a client sees as the leader of a partition. ``reachable`` are the brokers
-        that the client can connect to."""
+    def shown_leaders(
+        self, topic: Topic, client_id: str | None, reachable: Collection[int]
+    ) -> Callable[[int], int]:
+        """Return a function that returns the broker that a client sees as the leader of a partition.
+        ``reachable`` are the brokers that the client can connect to."""
         kind = kind_of(topic)
-        if kind.rack_brokers is None:
-            return topic.partitions[index].leader
-        rack = self.of_client(client_id)
-        return kind.rack_brokers.leader(self.gateways_of(kind), topic, index, rack, reachable)
+        by_rack = kind.rack_brokers
+        if by_rack is None:
+            return lambda index: topic.partitions[index].leader
+        gateways, rack = self.gateways_of(kind), self.of_client(client_id)
+        return lambda index: by_rack.leader(gateways, topic, index, rack, reachable)
 
     def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
         """Return the broker to which this broker redirects a consumer in ``client_rack`` (KIP-392): the

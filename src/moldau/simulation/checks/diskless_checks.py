@@ -74,7 +74,10 @@ class ObjectsChecker:
         self._history = history
         self._live: set[str] = set()
         self._described: dict[UUID, str] = {}
-        self._topic_ids: set[UUID] = set()
+        self._topic_ids: set[UUID] | None = None
+        """The topics that are in the metadata of all checked nodes."""
+        self.coordinator_ids: set[int] = set()
+        """The coordinators that were checked."""
         self._opinions: dict[str, list[str]] = {}
 
     async def check(self, node: Host) -> None:
@@ -83,7 +86,8 @@ class ObjectsChecker:
         server = cast(ServerNode, node.process.exhibit)
         coordinators = server.get(DisklessSubsystem).coordinators
         assert server.metadata is not None
-        self._topic_ids.update(topic.topic_id for topic in server.metadata.publisher.image.topics)
+        topic_ids = {topic.topic_id for topic in server.metadata.publisher.image.topics}
+        self._topic_ids = topic_ids if self._topic_ids is None else self._topic_ids & topic_ids
         checking = self._check_all(coordinators)
         context = node.process.context()
         task = context.run(self._world.loop.create_task, checking, name="check of objects", context=context)
@@ -94,7 +98,7 @@ class ObjectsChecker:
         """After all nodes were checked, check that every object is referenced, and that no coordinator has
         batches of a deleted topic."""
         for topic_id, name in self._described.items():
-            if topic_id not in self._topic_ids:
+            if topic_id not in (self._topic_ids or ()):
                 self._history.violate(f"a coordinator has topic {name} ({topic_id}), which is deleted")
         for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
@@ -104,6 +108,7 @@ class ObjectsChecker:
         for coordinator_id in coordinators.coordinator_ids:
             await coordinators.until_loaded(coordinator_id)
             checking = _CoordinatorCheck(coordinators, coordinator_id, self._objects, self._history)
+            self.coordinator_ids.add(coordinator_id)
             for partition in await checking.run(self._live):
                 self._described[partition.topic_id] = partition.topic_name
         for key in sorted(self._objects.keys() - self._live):

@@ -99,10 +99,10 @@ class TopicPartitionHandlers:
         self, context: RequestContext, topic: Topic, first: int, end: int
     ) -> DescribeTopicPartitionsResponseTopic:
         alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
-        racks = self._view.racks
+        leader_of = self._view.racks.shown_leaders(topic, context.client_id, alive)
         partitions = []
         for index, partition in enumerate(topic.partitions[first:end], start=first):
-            leader = racks.shown_leader(topic, index, context.client_id, alive)
+            leader = leader_of(index)
             partitions.append(
                 DescribeTopicPartitionsResponsePartition(
                     error_code=ErrorCode.none if leader in alive else ErrorCode.leader_not_available,

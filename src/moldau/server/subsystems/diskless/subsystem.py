@@ -113,7 +113,9 @@ class DisklessSubsystem(Subsystem):
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         storage = self.manager.settings.storage
-        self._known_store = KnownStore(machine.disk, config.metadata_log_dir, storage)
+        self._known_store = KnownStore(
+            machine.disk, config.metadata_log_dir, context.identity.cluster_id, storage
+        )
         self.pressure = BackPressure(self.coordinators, machine.clock, meters.registry, self.manager.writer)
         self._make_kinds(context, partitions)
 
@@ -222,9 +224,8 @@ class DisklessSubsystem(Subsystem):
         """Whether an earlier process of this broker has used the store, or has had replicas of coordinators.
         The store then worked with the present configuration before, so an error at the start is probably
         temporary."""
-        return self._known_store.is_known() or any(
-            log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs
-        )
+        had_coordinators = any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
+        return self._known_store.is_known(otherwise=had_coordinators)
 
     async def stop(self) -> None:
         """Complete the pending produce requests, then stop the coordinators, which save their state.

@@ -270,6 +270,8 @@ class DisklessClusterStory:
             if number < PASSES - 1 or chance.random() < 0.5:
                 await client.delete_topic(PASSING)
         for each in writing:
+            if each.done() and each.exception() is not None:
+                self.history.violate(f"a producer of {PASSING} failed: {each.exception()!r}")
             each.cancel()
 
     def _violations(self) -> list[str]:
@@ -466,6 +468,8 @@ class DisklessClusterStory:
         checker = ObjectsChecker(self._world, self.history)
         for node_id in self._node_ids:
             await checker.check(self._world.host(f"node-{node_id}"))
+        if checker.coordinator_ids != set(range(COORDINATORS)):
+            self.history.violate(f"only the coordinators {checker.coordinator_ids} were checked")
         if self._checks_leaks:
             checker.check_leaks()
 

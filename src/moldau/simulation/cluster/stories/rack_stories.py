@@ -157,3 +157,5 @@ class ChangedRackStory(RackStory):
     async def _move(self, mover: Mover, goes_on: Callable[[], bool]) -> None:
         await mover.run(goes_on)
         await mover.settle()
+        if not mover.move_count:
+            self.history.violate("no replica was moved: the story proves nothing")

@@ -210,7 +210,8 @@ class TieredReplicas(PartitionClients):
     def is_fenced(self, broker: int) -> bool:
         metadata = self.cluster.nodes[KEEPER].metadata
         assert metadata is not None
-        return metadata.publisher.image.brokers[broker].fenced
+        fenced: bool = metadata.publisher.image.brokers[broker].fenced
+        return fenced
 
     def hosted(self, broker: int) -> ClassicPartition | None:
         node = self.cluster.nodes.get(broker)
@@ -293,7 +294,7 @@ async def _play(replicas: TieredReplicas, story: Callable[[TieredReplicas], Awai
         await replicas.judge()
     except TimeoutError as error:
         replicas.wrong.append(f"the replicas do not come together: {error}")
-    return replicas.wrong + replicas.cluster.history.violations
+    return [*replicas.wrong, *replicas.cluster.history.violations]
 
 
 def play(seed: int, story: Callable[[TieredReplicas], Awaitable[None]]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.diskless.reading.rack_objects import RackObjects
-from moldau.server.handlers.metadata import metadata
+from moldau.server.metadata import cluster_racks
 from moldau.server.metadata.cluster_racks import ClusterRacks
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
@@ -45,7 +45,7 @@ def everybody_is_shown_the_leader_of_the_metadata(patch: pytest.MonkeyPatch) -> 
     blind = replace(
         DISKLESS.rack_brokers, leader=lambda _, topic, index, *rest: topic.partitions[index].leader
     )
-    patch.setattr(metadata, "kind_of", lambda topic: replace(kind_of(topic), rack_brokers=blind))
+    patch.setattr(cluster_racks, "kind_of", lambda topic: replace(kind_of(topic), rack_brokers=blind))
 
 
 FLAWS = [

@@ -248,23 +248,17 @@ class MetadataHandlers:
         if cached is not None:
             return cached
         alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
+        leader_of = racks.shown_leaders(topic, context.client_id, alive)
+        known_gateways = racks.gateways_of(kind) if with_gateways else None
         partitions: list[MetadataResponsePartition] = []
         for start in range(0, len(topic.partitions), ROWS_A_TURN):
             if start:
                 yield
-            some = enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
-            if by_rack is None:
-                partitions += [
-                    self._partition(index, partition, partition.leader, alive) for index, partition in some
-                ]
-                continue
-            found = racks.gateways_of(kind)
-            for index, partition in some:
-                leader = by_rack.leader(found, topic, index, rack, alive)
+            for index, partition in enumerate(topic.partitions[start : start + ROWS_A_TURN], start):
                 gateways: Sequence[int] = ()
-                if with_gateways:
-                    gateways = by_rack.produce(found, topic, index, rack)
-                partitions.append(self._partition(index, partition, leader, alive, gateways))
+                if by_rack is not None and known_gateways is not None:
+                    gateways = by_rack.produce(known_gateways, topic, index, rack)
+                partitions.append(self._partition(index, partition, leader_of(index), alive, gateways))
         if with_chunks:
             yield from self._add_chunks(topic, partitions, alive)
         rendered = MetadataResponseTopic(

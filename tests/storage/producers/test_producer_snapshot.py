@@ -119,7 +119,7 @@ def test_the_newest_snapshot_inside_the_log_is_loaded(tmp_path: Path) -> None:
         snapshots.take_snapshot(state_at(offset, offset))
     (tmp_path / "00000000000000000020.log").touch()
     state = ProducerState(expiration_ms=1_000)
-    assert snapshots.load_latest(state, 5, 25, now_ms=600) == 20
+    assert snapshots.load_latest(state, 10, 25, now_ms=600) == 20
     assert [entry.producer_id for entry in state] == [20]
     assert state.end_offset == 20
     assert snapshots.offsets() == [10, 20]

@@ -101,7 +101,6 @@ def load_log(
     producers = LogProducers(disk, folder, segments.config)
     producers.load(
         segments,
-        log_start_offset=log_start_offset,
         now_ms=machine.clock.now_ms(),
         rebuilt_from=loaded.rebuilt_from,
         on_epoch=epochs.learn,

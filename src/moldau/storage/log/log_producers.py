@@ -37,7 +37,6 @@ class LogProducers:
         self,
         segments: SegmentedLog,
         *,
-        log_start_offset: int,
         now_ms: int,
         rebuilt_from: int | None = None,
         on_epoch: BatchVisitor | None = None,
@@ -48,12 +47,18 @@ class LogProducers:
         replay also reads this segment and all later segments, and fills their transaction indexes.
         ``on_epoch`` gets the first batch of a segment. It also gets each batch whose leader epoch differs
         from the leader epoch of the previous batch.
+
+        The snapshots at the replayed segments are written again. Otherwise, retention could remove the only
+        batch of an idle producer, and after the next kill neither a batch nor a snapshot would show the
+        producer.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
-        start_offset = self.snapshots.load_latest(self.state, log_start_offset, limit, now_ms)
+        start_offset = self.snapshots.load_latest(self.state, segments.segments[0].base_offset, limit, now_ms)
         for segment in segments.segments[segments.index_holding(start_offset) :]:
             is_rebuilt = rebuilt_from is not None and segment.base_offset >= rebuilt_from
+            if segment.base_offset > start_offset:
+                self.write_snapshot(segment.base_offset, durably=False)
             start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
             epoch = None
             for position, header in scan_headers(segment.file, start, segment.size_bytes):
@@ -72,10 +77,10 @@ class LogProducers:
                     segment.transaction_index.append(_aborted(completed))
         self.state.advance_end(end_offset)
 
-    def truncate_to(self, segments: SegmentedLog, *, log_start_offset: int, now_ms: int) -> None:
+    def truncate_to(self, segments: SegmentedLog, *, now_ms: int) -> None:
         """Forget the removed batches after a truncation of the log."""
         self.snapshots.remove_after(segments.end_offset)
-        self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
+        self.load(segments, now_ms=now_ms)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
         """Begin again with the producers ``entries``, because the log is now empty and begins at ``offset``.

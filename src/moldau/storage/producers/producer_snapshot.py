@@ -190,18 +190,18 @@ class ProducerSnapshots:
             self.sync()
             self._disk.sync_dir(self.folder)
 
-    def load_latest(
-        self, state: ProducerState, log_start_offset: int, log_end_offset: int, now_ms: int
-    ) -> int:
+    def load_latest(self, state: ProducerState, first_offset: int, log_end_offset: int, now_ms: int) -> int:
         """Reset ``state`` to the newest usable snapshot within the log. Returns the offset from which the log
         must be replayed.
 
-        Snapshots at or below the log start or above the log end are deleted. Damaged snapshots are deleted,
-        too. If no snapshot is left, the state is empty and the result is ``log_start_offset``.
+        ``first_offset`` is the offset at which the first segment begins. A snapshot at this offset has the
+        producers whose batches retention has removed. Snapshots below this offset or above the log end are
+        deleted. Damaged snapshots are deleted, too. If no snapshot is left, the state is empty and the result
+        is ``first_offset``.
         """
         self._last_offset = None
         for offset in reversed(self.offsets()):
-            if log_start_offset < offset <= log_end_offset:
+            if first_offset <= offset <= log_end_offset:
                 try:
                     entries = decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
                 except CorruptSnapshotError:
@@ -209,11 +209,11 @@ class ProducerSnapshots:
                     continue
                 state.reset(offset, entries, now_ms)
                 self._last_offset = offset
-                self._remove_at_or_below(log_start_offset)
+                self.remove_before(first_offset)
                 return offset
             self.remove(offset)
-        state.reset(log_start_offset)
-        return log_start_offset
+        state.reset(first_offset)
+        return first_offset
 
     def remove(self, offset: int) -> None:
         self._disk.remove(self.path(offset))
@@ -223,15 +223,12 @@ class ProducerSnapshots:
     def remove_before(self, offset: int) -> None:
         """Remove snapshots below ``offset``. They are not needed after retention has removed their
         batches."""
-        self._remove_at_or_below(offset - 1)
+        for found in self.offsets():
+            if found < offset:
+                self.remove(found)
 
     def remove_after(self, offset: int) -> None:
         """Remove snapshots above ``offset``, because a truncation removed their batches."""
         for found in self.offsets():
             if found > offset:
-                self.remove(found)
-
-    def _remove_at_or_below(self, offset: int) -> None:
-        for found in self.offsets():
-            if found <= offset:
                 self.remove(found)

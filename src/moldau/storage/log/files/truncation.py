@@ -69,9 +69,7 @@ class Truncation:
             cut_files = segments.truncate_to(offset)
             self._forget_from(segments.end_offset)
             yield from self._lower_checkpoints()
-            self._state.producers.truncate_to(
-                segments, log_start_offset=self._state.offsets.log_start_offset, now_ms=self._now_ms()
-            )
+            self._state.producers.truncate_to(segments, now_ms=self._now_ms())
             yield cut_files
             yield from self._truncated(segments.end_offset)
 

@@ -233,7 +233,9 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
         ),
         report=logs.report,
     )
-    if not log.end_offset and len(list(logs)):
+    # A broker without the controller role does not sync its metadata log. If a loss of power has taken the
+    # log, the broker gets the metadata from the controllers again.
+    if config.is_controller and not log.end_offset and len(list(logs)):
         log.close()
         first = min(partition.directory for partition in logs)
         raise DamagedLogError(

@@ -244,7 +244,7 @@ def s3_endpoint() -> Iterator[str]:
 
 
 S3PROXY = pathlib.Path(__file__).parents[1] / ".tools" / "s3proxy"
-S3PROXY_OPTIONS = {"access.key.id": "key", "secret.access.key": "secret"}
+S3_KEYS = {"access.key.id": "key", "secret.access.key": "secret"}
 
 
 @pytest.fixture(scope="session")
@@ -264,8 +264,8 @@ def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, pat
     lines = {
         "s3proxy.authorization": "aws-v2-or-v4",
         "s3proxy.endpoint": endpoint,
-        "s3proxy.identity": S3PROXY_OPTIONS["access.key.id"],
-        "s3proxy.credential": S3PROXY_OPTIONS["secret.access.key"],
+        "s3proxy.identity": S3_KEYS["access.key.id"],
+        "s3proxy.credential": S3_KEYS["secret.access.key"],
         "s3proxy.ignore-unknown-headers": "true",
         "jclouds.provider": "filesystem-nio2",
         "jclouds.identity": "unused",
@@ -278,16 +278,74 @@ def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, pat
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
-        host, port = "127.0.0.1", int(endpoint.rpartition(":")[2])
-        deadline = time.monotonic() + 60
-        while not _is_served(host, port):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, "S3Proxy does not start"
-            time.sleep(0.1)
+        _wait_until_served(process, endpoint.removeprefix("http://"), folder / "log")
         yield endpoint, folder / "buckets"
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+VERSITYGW = pathlib.Path(__file__).parents[1] / ".tools" / "versitygw" / "versitygw"
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Versity S3 Gateway on loopback, in a separate process. It keeps versions. Yields its address."""
+    if not VERSITYGW.exists():
+        if os.environ.get("CI") == "true" and shutil.which("go") is not None:
+            pytest.fail("versitygw is missing, and CI=true allows no skips where Go is installed")
+        pytest.skip("versitygw is missing (tools/fetch_clients.py builds it if Go is installed)")
+    folder = tmp_path_factory.mktemp("versitygw")
+    for name in ("buckets", "versions", "metadata"):
+        (folder / name).mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    # The metadata are files, because not every file system has extended attributes.
+    storage = [
+        "--versioning-dir",
+        f"{folder}/versions",
+        "--sidecar",
+        f"{folder}/metadata",
+        f"{folder}/buckets",
+    ]
+    command = [str(VERSITYGW), "--port", address, "--keep-alive", "--quiet", "posix", *storage]
+    keys = {"ROOT_ACCESS_KEY": S3_KEYS["access.key.id"], "ROOT_SECRET_KEY": S3_KEYS["secret.access.key"]}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=os.environ | keys, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait_until_served(process, address, folder / "log")
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _wait_until_served(process: subprocess.Popen[bytes], address: str, log: pathlib.Path) -> None:
+    host, _, port = address.partition(":")
+    deadline = time.monotonic() + 60
+    while not _is_served(host, int(port)):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, "the S3 server does not start"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def versitygw_bucket(versitygw: str) -> str:
+    """A bucket of Versity S3 Gateway for this test only. It keeps versions."""
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=versitygw,
+        region_name="us-east-1",
+        aws_access_key_id=S3_KEYS["access.key.id"],
+        aws_secret_access_key=S3_KEYS["secret.access.key"],
+    )
+    name = f"moldau-{uuid.uuid4().hex}"
+    client.create_bucket(Bucket=name)
+    client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return name
 
 
 def _is_served(host: str, port: int) -> bool:

@@ -2,13 +2,15 @@
 
 Kafka's own jars and its metadata shell, Spark's connector, Avro's Java library and an S3 server come from
 Maven. The JavaScript clients come from npm, with versions that are pinned in ``tools/clients/``.
-kafka-python's test suite comes from its source distribution, in the version that is installed. Mermaid,
-which draws the diagrams of the documentation's site, comes from npm. Moldau itself does not need these
-clients. The exit code is 1 if one of them is not available.
+kafka-python's test suite comes from its source distribution, in the version that is installed. A second
+S3 server, which keeps versions, is built from Go modules if Go is installed. Mermaid, which draws the
+diagrams of the documentation's site, comes from npm. Moldau itself does not need these clients. The exit
+code is 1 if one of them is not available.
 """
 
 import hashlib
 import importlib.metadata
+import os
 import pathlib
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ import tarfile
 
 HERE = pathlib.Path(__file__).resolve().parent / "clients"
 TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 MERMAID_VERSION = "11.17.2"
 MERMAID_SHA512 = (
     "57a2b70bc101744b0f1595d228c25eea9a50384371b87011afd1af1d7e21878e"
@@ -56,6 +59,19 @@ def fetch_streams() -> None:
 def fetch_s3_server() -> None:
     """S3Proxy, an S3 server, into ``.tools/s3proxy``."""
     _fetch_from_maven(HERE / "s3proxy" / "pom.xml", TARGET / "s3proxy")
+
+
+def build_versioned_s3_server() -> None:
+    """Versity S3 Gateway, an S3 server that keeps versions, into ``.tools/versitygw``. It is built from Go
+    modules, and only if Go is installed."""
+    go, target = shutil.which("go"), TARGET / "versitygw"
+    stamp = target / ".complete"
+    if go is None or (stamp.exists() and stamp.read_text() == VERSITYGW):
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    subprocess.run([go, "install", VERSITYGW], env=os.environ | {"GOBIN": str(target)}, check=True)
+    stamp.write_text(VERSITYGW)
 
 
 def fetch_spark_connector() -> None:
@@ -154,6 +170,7 @@ def main() -> int:
         fetch_metadata_shell,
         fetch_streams,
         fetch_s3_server,
+        build_versioned_s3_server,
         fetch_spark_connector,
         fetch_avro,
         fetch_iceberg,

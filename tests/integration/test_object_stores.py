@@ -34,12 +34,15 @@ FAST = {
 }
 
 
-@pytest.fixture(params=["moto, versioned", "S3Proxy"])
+@pytest.fixture(params=["moto, versioned", "S3Proxy", "Versity S3 Gateway, versioned"])
 def store(request: pytest.FixtureRequest) -> dict[str, str]:
     """Configs of an object store."""
     if request.param == "S3Proxy":
         endpoint, _ = request.getfixturevalue("s3proxy")
         bucket = request.getfixturevalue("s3proxy_bucket")
+    elif request.param.startswith("Versity"):
+        endpoint = request.getfixturevalue("versitygw")
+        bucket = request.getfixturevalue("versitygw_bucket")
     else:
         endpoint = request.getfixturevalue("s3_endpoint")
         bucket = request.getfixturevalue("s3_versioned_bucket")

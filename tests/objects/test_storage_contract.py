@@ -25,14 +25,17 @@ from moldau.runtime import SeededEntropy, SystemClock
 
 Opener = Callable[[], ObjectStorage]
 
-KINDS = ("memory", "file", "s3", "s3-versioned", "s3proxy", "faults", "retrying", "simulated")
+KINDS = ("memory", "file", "s3", "s3-versioned", "s3proxy", "versitygw", "faults", "retrying", "simulated")
 
 
 @pytest.fixture(params=KINDS)
 def open_it(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     kind: str = request.param
-    if kind.startswith("s3"):
-        if kind == "s3proxy":
+    if kind.startswith("s3") or kind == "versitygw":
+        if kind == "versitygw":
+            endpoint = request.getfixturevalue("versitygw")
+            bucket = request.getfixturevalue("versitygw_bucket")
+        elif kind == "s3proxy":
             endpoint, _ = request.getfixturevalue("s3proxy")
             bucket = request.getfixturevalue("s3proxy_bucket")
         else:

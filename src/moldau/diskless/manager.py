@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
@@ -20,6 +21,7 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cacher import Cacher
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.image_sync import ImageSync, TopicKeeper
+from moldau.diskless.known_store import KnownStore
 from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.partition.gateway_partition import DisklessPassage
 from moldau.diskless.partition.moving_coordinators import MovingCoordinators
@@ -34,6 +36,7 @@ from moldau.diskless.reading.rack_objects import RackObjects, SharedColdObjects
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
+from moldau.diskless.store_opening import StoreOpening
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptCoordinators
 from moldau.diskless.upkeep.file_deletion import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
@@ -42,7 +45,7 @@ from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.diskless.writing.writer_memory import OwnObjects, WriterMemory
 from moldau.metrics import BrokerTopicMeters, Meters
-from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
+from moldau.objects import HealthState, StorageHealth, open_storage
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -103,8 +106,8 @@ class ClusterContext:
     now_ms: Callable[[], int] | None = None
     """Returns the time of the cluster for the creation times of objects; by default it is the machine's
     clock."""
-    source: str = "meta.properties"
-    """The file that contains the cluster id."""
+    folder: str = "."
+    """The folder with the cluster id (``meta.properties``)."""
 
 
 class DisklessManager:
@@ -133,13 +136,10 @@ class DisklessManager:
         self._coordinator = coordinator
         self.settings = settings
         self.health = StorageHealth()
-        self._notice: str | None = None
         self.storage = open_storage(
             settings.storage, machine, meters, policy=settings.retries, health=self.health
         )
-        self._claim = StoreClaim(
-            self.storage, cluster.cluster_id, settings.storage.url, source=cluster.source
-        )
+        self._open_later(cluster, settings)
         moving = MovingCoordinators()
         self._make_readers_and_writer(arrivals, meters, moving)
         self._fetch_meters = FetchMeters(meters)
@@ -168,6 +168,12 @@ class DisklessManager:
         self._local = local
         self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
         self._repeating = self._background()
+
+    def _open_later(self, cluster: ClusterContext, settings: DisklessSettings) -> None:
+        url, folder = settings.storage.url, cluster.folder
+        self._claim = StoreClaim(self.storage, cluster.cluster_id, url, source=f"{folder}/{META_PROPERTIES}")
+        known = KnownStore(self._machine.disk, folder, cluster.cluster_id, settings.storage)
+        self.opening = StoreOpening(self.storage, self._claim, known, url, self._machine.unexpected)
 
     def _make_deleters(self, coordinators: CoordinatorsContext, meters: Meters) -> None:
         settings, clock = self.settings, self._machine.deletion_clock
@@ -253,38 +259,17 @@ class DisklessManager:
             unexpected=self._machine.unexpected,
         )
 
-    async def start(self, *, was_used_before: bool = False) -> bool:
-        """Start. Returns whether the store could be used. Raises ``StorageError``, with a sentence for the
-        operator, when the store cannot be used.
-
-        With ``was_used_before``, the start continues while the store is temporarily unavailable. This is
-        useful because metadata, groups and cached records do not need the store.
-        """
-        is_usable = True
-        try:
-            await self.storage.check()
-            await self._ensure_claim(was_used_before)
-        except StorageError as error:
-            if not (was_used_before and error.transient):
-                raise
-            logger.warning("%s; the broker starts without the object store", error)
-            is_usable = False
+    async def start(self, *, had_coordinators: bool = False) -> None:
+        """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used;
+        see :meth:`StoreOpening.begin`."""
+        await self.opening.begin(had_coordinators=had_coordinators)
         for repeating in self._repeating:
             repeating.start()
-        return is_usable
-
-    async def _ensure_claim(self, was_used_before: bool) -> None:
-        if not await self._claim.ensure() and was_used_before:
-            self._notice = (
-                f"the cluster had no claim in {self.settings.storage.url} when this broker started, though"
-                " it has stored objects before: the store was emptied, or diskless.storage.url names another"
-                " place"
-            )
-            logger.warning("%s; records in missing objects cannot be read", self._notice)
 
     async def stop(self) -> None:
         """Complete the pending produce requests, then stop."""
         await self.writer.close()
+        await self.opening.end()
         for repeating in reversed(self._repeating):
             await repeating.stop()
         await self.cacher.close()
@@ -344,10 +329,12 @@ class DisklessManager:
 
     def notice(self) -> str | None:
         """A fault that was found, for the health page, in a sentence; ``None`` if there is no fault."""
-        return self._notice
+        return self.opening.notice
 
     def problem(self) -> str | None:
         """The problem for the health page, in a sentence; ``None`` if there is no problem."""
+        if self.opening.problem is not None:
+            return self.opening.problem
         report = self.health.report
         if report.state is HealthState.WORKING:
             return None

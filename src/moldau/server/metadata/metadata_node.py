@@ -233,15 +233,8 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
         ),
         report=logs.report,
     )
-    # A broker without the controller role does not sync its metadata log. If a loss of power has taken the
-    # log, the broker gets the metadata from the controllers again.
-    if config.is_controller and not log.end_offset and len(list(logs)):
-        log.close()
-        first = min(partition.directory for partition in logs)
-        raise DamagedLogError(
-            f"{folder} holds no metadata, but {first} holds records of a topic. Nothing was changed. Restore"
-            " the metadata log from a backup, or see 'Damaged files' in docs/operations.md."
-        )
+    if config.is_controller:
+        _check_records(folder, log, logs)
     _check_parts(machine.disk, folder, log, logs, is_only_voter=is_only_voter)
     if is_only_voter:
         try:
@@ -251,6 +244,22 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             raise
     logs.metadata_watermark.follow(lambda: min(log.high_watermark, log.flushed_offset))
     return log
+
+
+def _check_records(folder: str, log: SnapshotLog, logs: LogManager) -> None:
+    """Raise ``DamagedLogError`` when a controller's log is empty beside the records of topics.
+
+    A broker without the controller role does not sync its metadata log. If a loss of power has taken the log,
+    the broker gets the metadata from the controllers again.
+    """
+    if log.end_offset or not len(list(logs)):
+        return
+    log.close()
+    first = min(partition.directory for partition in logs)
+    raise DamagedLogError(
+        f"{folder} holds no metadata, but {first} holds records of a topic. Nothing was changed. Restore the"
+        " metadata log from a backup, or see 'Damaged files' in docs/operations.md."
+    )
 
 
 def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *, is_only_voter: bool) -> None:

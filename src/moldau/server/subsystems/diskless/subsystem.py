@@ -8,7 +8,6 @@ from uuid import UUID
 
 from moldau.backup.saved_ends import SavedEnds
 from moldau.cluster.decisions.kinds.diskless import DISKLESS, DISKLESS_FEATURE
-from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_OWNER
@@ -18,7 +17,6 @@ from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.hosted import DisklessCoordinatorKind
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
-from moldau.diskless.known_store import KnownStore
 from moldau.diskless.manager import ClusterContext, CoordinatorsContext, DisklessManager
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
@@ -86,20 +84,7 @@ class DisklessSubsystem(Subsystem):
             self.manager = DisklessManager(
                 machine,
                 diskless_settings.manager_settings(config),
-                ClusterContext(
-                    cluster_id=context.identity.cluster_id,
-                    broker_id=context.identity.node_id,
-                    topics=lambda: list(filter(DISKLESS.is_kind_of, self._view.image.topics)),
-                    policies=self._policies,
-                    until_current=metadata.until_current,
-                    deletions_are_held=deletions.is_on,
-                    is_fenced=self._is_fenced,
-                    has_wrong_clock=lambda: metadata.clock.is_large,
-                    now_ms=metadata.clock.controller_now_ms,
-                    is_saved=self._is_saved,
-                    racks=self._rack_view(),
-                    source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
-                ),
+                self._cluster_context(context, deletions),
                 CoordinatorsContext(
                     batches=self.coordinator,
                     local=self.coordinators,
@@ -112,12 +97,25 @@ class DisklessSubsystem(Subsystem):
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-        storage = self.manager.settings.storage
-        self._known_store = KnownStore(
-            machine.disk, config.metadata_log_dir, context.identity.cluster_id, storage
-        )
         self.pressure = BackPressure(self.coordinators, machine.clock, meters.registry, self.manager.writer)
         self._make_kinds(context, partitions)
+
+    def _cluster_context(self, context: BrokerContext, deletions: DeletionHold) -> ClusterContext:
+        metadata = context.metadata
+        return ClusterContext(
+            cluster_id=context.identity.cluster_id,
+            broker_id=context.identity.node_id,
+            topics=lambda: list(filter(DISKLESS.is_kind_of, self._view.image.topics)),
+            policies=self._policies,
+            until_current=metadata.until_current,
+            deletions_are_held=deletions.is_on,
+            is_fenced=self._is_fenced,
+            has_wrong_clock=lambda: metadata.clock.is_large,
+            now_ms=metadata.clock.controller_now_ms,
+            is_saved=self._is_saved,
+            racks=self._rack_view(),
+            folder=self._configs.broker.metadata_log_dir,
+        )
 
     def _make_kinds(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
         context.meters.registry.scoped("moldau.diskless", "Clock").gauge(
@@ -214,18 +212,11 @@ class DisklessSubsystem(Subsystem):
             )
 
     async def start(self) -> None:
+        had_coordinators = any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
         try:
-            if await self.manager.start(was_used_before=self._was_used_before()):
-                self._known_store.remember()
+            await self.manager.start(had_coordinators=had_coordinators)
         except StorageError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-
-    def _was_used_before(self) -> bool:
-        """Whether an earlier process of this broker has used the store, or has had replicas of coordinators.
-        The store then worked with the present configuration before, so an error at the start is probably
-        temporary."""
-        had_coordinators = any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
-        return self._known_store.is_known(otherwise=had_coordinators)
 
     async def stop(self) -> None:
         """Complete the pending produce requests, then stop the coordinators, which save their state.

@@ -86,8 +86,9 @@ class ConsolidationClusterStory(DisklessClusterStory):
     def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
         if not self._deletes_topics:
             return ()
+        self._passing = self._passing_topic()
         meddler: SimulatedClient = self._begin_at_any(SimulatedClient, "meddler")
-        return [self._on("meddler", self._pass_by(meddler))]
+        return [self._on("meddler", self._passing.play(meddler))]
 
     async def _check(self) -> None:
         await super()._check()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.config.broker import BrokerConfig
@@ -39,6 +40,7 @@ from moldau.simulation.clients.client import (
 from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
+from moldau.simulation.cluster.stories.passing_topic import LAST, PASSING, PASSING_PARTITIONS, PassingTopic
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
 from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -63,10 +65,6 @@ REPLICAS: Final = 2
 records for the partition."""
 METADATA_REPLICAS: Final = 3
 """Replication factor of ``__diskless_metadata``."""
-PASSING: Final = "passing"
-"""A topic that some scenarios delete and create again."""
-PASSES: Final = 4
-PASS_LIMIT_S: Final = 60.0
 CONVERGENCE_LIMIT_S: Final = 60.0
 SNAPSHOT_S: Final = 10.0
 """Interval at which coordinators check whether they must take a snapshot."""
@@ -81,6 +79,8 @@ _COMMON: Final = {
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
+    # A producer must not create a deleted topic again.
+    "auto.create.topics.enable": "false",
     "diskless.system.enable": "true",
     "diskless.metadata.topic.num.partitions": str(COORDINATORS),
     "diskless.metadata.topic.replication.factor": "3",
@@ -199,6 +199,7 @@ class DisklessClusterStory:
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
+        self._passing: PassingTopic | None = None
         self._final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         """The records of each partition after all clients have finished."""
 
@@ -240,9 +241,10 @@ class DisklessClusterStory:
         await storm
         self.history.note("producers are done")
         await self._converge()
-        for number, each in enumerate(PARTITIONS):
-            final_reader = self._consumer(f"judge-{number}", number, observed=False)
-            self._final[each] = await self._on(final_reader.name, final_reader.read_to_end())
+        read = [*PARTITIONS, LAST] if self._passing is not None and self._passing.remains else PARTITIONS
+        for number, each in enumerate(read):
+            judge = self._begin_at_any(Consumer, f"judge-{number}", each, observed=False)
+            self._final[each] = await self._on(judge.name, judge.read_to_end())
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
@@ -254,25 +256,18 @@ class DisklessClusterStory:
         ``goes_on`` returns True while producers write or faults are injected."""
         return ()
 
-    async def _pass_by(self, client: SimulatedClient) -> None:
-        """Create, fill and delete a topic several times under the same name, sometimes while a producer still
-        writes to it. The last topic may be kept."""
-        chance, writing = client.chance, []
-        for number in range(PASSES):
-            await self._create_topic(client, self._diskless_topic(PASSING, 2))
-            where, name = TopicPartition(PASSING, chance.randrange(2)), f"passer-{number}"
-            producer = self._begin_at_any(RovingProducer, name, where, Sending(idempotent=True))
-            writing.append(self._on(name, producer.run(60, pause_s=0.1)))
-            if chance.random() < 0.5:
-                # A repeated request may delete the new topic. The producer then never ends.
-                await asyncio.wait(writing[-1:], timeout=PASS_LIMIT_S)
-            await asyncio.sleep(chance.uniform(0.0, 3.0))
-            if number < PASSES - 1 or chance.random() < 0.5:
-                await client.delete_topic(PASSING)
-        for each in writing:
-            if each.done() and each.exception() is not None:
-                self.history.violate(f"a producer of {PASSING} failed: {each.exception()!r}")
-            each.cancel()
+    def _passing_topic(self) -> PassingTopic:
+        """A topic that is deleted and created again while the clients work."""
+
+        async def create(client: SimulatedClient) -> None:
+            await self._create_topic(client, self._diskless_topic(PASSING, PASSING_PARTITIONS))
+
+        return PassingTopic(self._begin_at_any, self._on, create, self._id_of_passing, self.history)
+
+    def _id_of_passing(self) -> UUID | None:
+        images = [node.metadata.publisher.image for node in self.nodes.values() if node.metadata is not None]
+        topic = max(images, key=lambda image: image.provenance.offset).topics.get(PASSING)
+        return None if topic is None else topic.topic_id
 
     def _violations(self) -> list[str]:
         """All violations of the run, after the last check."""
@@ -333,10 +328,8 @@ class DisklessClusterStory:
         producer: RovingProducer = self._begin_at_any(RovingProducer, f"producer-{number}", where, sending)
         return producer
 
-    def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
-        consumer: Consumer = self._begin_at_any(
-            Consumer, name, PARTITIONS[number % len(PARTITIONS)], observed=observed
-        )
+    def _consumer(self, name: str, number: int) -> Consumer:
+        consumer: Consumer = self._begin_at_any(Consumer, name, PARTITIONS[number % len(PARTITIONS)])
         return consumer
 
     def _topics(self) -> Sequence[CreatableTopic]:

@@ -145,12 +145,13 @@ class ChangedRackStory(RackStory):
     deletes topics."""
 
     def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
+        self._passing = self._passing_topic()
         meddler: SimulatedClient = self._begin_at_any(SimulatedClient, "meddler")
         client: SimulatedClient = self._begin_at_any(SimulatedClient, "mover")
         coordinators = [TopicPartition(DISKLESS_METADATA_TOPIC, index) for index in range(COORDINATORS)]
         mover = Mover(client, (*PARTITIONS, *coordinators), tuple(RACKS), MOVED_REPLICAS_MIN)
         return [
-            self._on("meddler", self._pass_by(meddler)),
+            self._on("meddler", self._passing.play(meddler)),
             self._on("mover", self._move(mover, goes_on)),
         ]
 

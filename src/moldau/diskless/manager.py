@@ -32,8 +32,9 @@ from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.list_offsets import WalOffsetLookup
 from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
-from moldau.diskless.reading.rack_objects import RackObjects, SharedColdObjects
+from moldau.diskless.reading.rack_objects import RackObjects, RackReadSettings, SharedColdObjects
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
+from moldau.diskless.reading.spilled_objects import SpillSettings
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.store_opening import StoreOpening
@@ -204,9 +205,17 @@ class DisklessManager:
         machine, cluster, unexpected = self._machine, self._cluster, self._machine.unexpected
         memory = WriterMemory(settings.writer)
         recent = memory.recent
+        spill = SpillSettings(cluster.folder, settings.spilled_objects_bytes)
         self.rack_objects = RackObjects(
-            self.storage, recent, cluster.racks, cluster.broker_id, RackReadMeters(meters), unexpected
+            self.storage,
+            recent,
+            cluster.racks,
+            cluster.broker_id,
+            RackReadMeters(meters),
+            machine,
+            RackReadSettings(spill=spill),
         )
+        recent.on_forgotten = self.rack_objects.own_forgotten
         source = ObjectSource(self.storage, recent, self.rack_objects)
         self.cacher = Cacher(
             machine, coordinator, source, arrivals, meters, settings.cacher, broker_id=cluster.broker_id

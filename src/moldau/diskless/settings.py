@@ -16,6 +16,8 @@ class DisklessSettings:
     writer: WriterSettings = field(default_factory=WriterSettings)
     cacher: CacherSettings = field(default_factory=CacherSettings)
     cold_reads: ColdReadSettings = field(default_factory=ColdReadSettings)
+    spilled_objects_bytes: int = 0
+    """Maximum bytes of objects on the disk that left the memory before the whole rack had read them."""
     retries: RetryPolicy = field(default_factory=lambda: RetryPolicy(patience_min_ms=1_000))
     retention_initial_delay_ms: int = 30_000
     retention_check_interval_ms: int = 300_000

@@ -2,9 +2,11 @@
 is read, and the effects of failures."""
 
 import asyncio
+import mmap
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,11 @@ from moldau.diskless.reading.rack_call import ObjectRange
 from moldau.diskless.reading.rack_objects import RackObjects, RackReadSettings, SharedColdObjects
 from moldau.diskless.reading.read_meters import RackReadMeters
 from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.diskless.reading.spilled_objects import FILE_NAME, SpillSettings
+from moldau.diskless.writing.buffers.arenas import new_arena
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.entropy import SeededEntropy
 
 CONTENT = bytes(range(256)) * 4
@@ -57,7 +61,7 @@ class Store:
 class Rack:
     """Brokers 1 to 3 in one rack, which use one store. Broker 9 is in another rack."""
 
-    def __init__(self, kept_bytes: int = 1 << 20) -> None:
+    def __init__(self, kept_bytes: int = 1 << 20, spill: SpillSettings | None = None) -> None:
         self.store = Store()
         self.meters = {broker: RackReadMeters(Meters()) for broker in (1, 2, 3)}
         self.recent = {broker: RecentObjects(1 << 20) for broker in (1, 2, 3)}
@@ -71,8 +75,8 @@ class Rack:
                 RackView(reader_of=lambda name, writer: self.reader_of(name, writer), peers=self),
                 broker,
                 self.meters[broker],
-                UnexpectedErrors(),
-                RackReadSettings(kept_bytes=kept_bytes, object_max_bytes=2 * len(CONTENT)),
+                Machine.real(),
+                RackReadSettings(kept_bytes=kept_bytes, spill=spill, object_max_bytes=2 * len(CONTENT)),
             )
             for broker in (1, 2, 3)
         }
@@ -220,3 +224,45 @@ async def test_only_ranges_of_objects_of_the_wal_are_served(wanted: ObjectRange)
 def test_the_key_of_a_shared_object_contains_its_size() -> None:
     assert parse_object_key(key(7, 0x1234)) == (1_700_000_000_000, 7, 0x1234)
     assert parse_object_key(key(7, None)) == (1_700_000_000_000, 7, -1)
+
+
+@pytest.mark.parametrize(("spilled_bytes", "gets"), [(0, 40), (40 * len(CONTENT), 20)])
+def test_parts_that_are_read_late_come_from_the_disk(tmp_path: Path, spilled_bytes: int, gets: int) -> None:
+    """The second part of each object is read ten objects after its first part, and the memory has two
+    objects."""
+
+    async def read() -> None:
+        rack = Rack(kept_bytes=2 * len(CONTENT), spill=SpillSettings(str(tmp_path), spilled_bytes))
+        names = [rack.stored(9) for _ in range(20)]
+        broker = rack.brokers[2]
+        for number in range(30):
+            for index, part in ((number, (0, 500)), (number - 10, (500, 500))):
+                if 0 <= index < len(names):
+                    view = await broker.fetch(names[index], *part)
+                    assert bytes(view or b"") == CONTENT[part[0] : sum(part)]
+        assert len(rack.store.gets) == gets
+        await broker.close()
+        assert not (tmp_path / FILE_NAME).exists()
+
+    asyncio.run(read())
+
+
+def test_own_objects_that_left_the_memory_come_from_the_disk(tmp_path: Path) -> None:
+    """The parts of an object that this broker wrote are also read when their coordinators commit them."""
+
+    async def read() -> None:
+        rack = Rack(spill=SpillSettings(str(tmp_path), 1 << 20))
+        broker = rack.brokers[1]
+        recent = RecentObjects(2 * mmap.PAGESIZE, on_evicted=lambda arena: arena.write(bytes(len(CONTENT))))
+        recent.on_forgotten = broker.own_forgotten
+        names = [key(1) for _ in range(10)]
+        for name in names:
+            arena = new_arena(mmap.PAGESIZE)
+            arena[: len(CONTENT)] = CONTENT
+            recent.put(name, arena, len(CONTENT))
+        found = [await broker.fetch(name, 100, 500) for name in names[:8]]
+        assert [bytes(view or b"") for view in found] == 8 * [CONTENT[100:600]]
+        assert rack.store.gets == []
+        await broker.close()
+
+    asyncio.run(read())

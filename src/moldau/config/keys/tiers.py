@@ -367,6 +367,14 @@ MOLDAU = (
         check=at_least(16 * MIB),
     ),
     int64(
+        "diskless.cache.spilled.objects.max.bytes",
+        1024 * MIB,
+        "The maximum disk space of a broker for objects that it reads for its rack and that left the memory "
+        "before all their parts were read. It is used only if the broker cannot keep up with the writers. "
+        "0 means that such objects are read from the store again.",
+        check=at_least(0),
+    ),
+    int64(
         "diskless.cache.unread.ms",
         120_000,
         "If no client has read a diskless partition on a broker for this time, the broker does not read "

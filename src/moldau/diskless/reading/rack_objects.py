@@ -21,8 +21,9 @@ from moldau.diskless.racks import RackView
 from moldau.diskless.reading.object_reads import WrittenObjects
 from moldau.diskless.reading.rack_call import ObjectRange
 from moldau.diskless.reading.read_meters import RackReadMeters
+from moldau.diskless.reading.spilled_objects import SpilledObjects, SpillSettings
 from moldau.objects.storage import Ranges, StorageError
-from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+from moldau.runtime import ErrorCode, KafkaError, Machine
 
 _AVOIDED_S: Final = 2.0
 """After a failure, a reader gets no further requests for this time."""
@@ -39,10 +40,12 @@ class RackReadSettings:
     """Maximum bytes in memory of objects that were read for the rack. The newest objects are kept.
 
     Each coordinator commits its part of an object at its own time, and a broker reads each part when it is
-    committed. If too few objects are kept, an object is read again for the next coordinator.
+    committed. Objects that are read again after they left the memory are kept on the disk; see
+    :class:`SpilledObjects`.
     """
     reading_bytes: int = 64 * 1024**2
     """Maximum bytes of objects that are being read."""
+    spill: SpillSettings | None = None
     object_max_bytes: int = 32 * 1024**2
     """Maximum size of an object that is read for the rack. If an object is larger, each broker reads it
     itself, range by range."""
@@ -58,7 +61,7 @@ class RackObjects:
         racks: RackView,
         broker_id: int,
         meters: RackReadMeters,
-        unexpected: UnexpectedErrors,
+        machine: Machine,
         settings: RackReadSettings | None = None,
     ) -> None:
         """``recent`` contains the objects that this broker wrote itself."""
@@ -67,8 +70,10 @@ class RackObjects:
         self._racks = racks
         self._broker_id = broker_id
         self.meters = meters
-        self._unexpected = unexpected
+        self._unexpected = machine.unexpected
         self._settings = settings or RackReadSettings()
+        spill = self._settings.spill or SpillSettings("", 0)
+        self._spilled = SpilledObjects(machine.disk, machine.workers, spill)
         self._budget = ByteBudget(self._settings.reading_bytes)
         self._kept: OrderedDict[str, memoryview] = OrderedDict()
         self._kept_bytes = 0
@@ -124,6 +129,11 @@ class RackObjects:
         self.meters.served_bytes.value += size_bytes
         return view
 
+    def own_forgotten(self, key: str, whole: memoryview) -> None:
+        """Called before the memory of an object that this broker wrote itself is used again."""
+        if self._racks.peers is not None:
+            self._spilled.dropped(key, whole, is_reused=True)
+
     async def close(self) -> None:
         """Cancel all reads in progress."""
         reading = list(self._reading.values())
@@ -132,10 +142,16 @@ class RackObjects:
         await asyncio.gather(*reading, return_exceptions=True)
         self._kept.clear()
         self._kept_bytes = 0
+        await self._spilled.close()
 
     async def _read(self, key: str, object_bytes: int, offset: int, size_bytes: int) -> memoryview:
         whole = self._kept.get(key)
         if whole is None:
+            spilled = await self._spilled.read(key, offset, size_bytes)
+            if spilled is not None:
+                self.meters.spilled_reads.value += 1
+                self.meters.spilled_bytes.value += size_bytes
+                return spilled
             task = self._reading.get(key)
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
@@ -151,6 +167,7 @@ class RackObjects:
             loop = asyncio.get_running_loop()
             begin = loop.time()
             self.meters.gets.value += 1
+            self._spilled.requested(key)
             try:
                 whole = await self._storage.fetch(key, 0, object_bytes)
             except StorageError:
@@ -171,8 +188,9 @@ class RackObjects:
         self._kept[key] = done.result()
         self._kept_bytes += len(done.result())
         while self._kept_bytes > self._settings.kept_bytes and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
+            dropped_key, dropped = self._kept.popitem(last=False)
             self._kept_bytes -= len(dropped)
+            self._spilled.dropped(dropped_key, dropped)
 
 
 class SharedColdObjects:

@@ -80,6 +80,12 @@ class RackReadMeters:
         self.served_bytes = scope.counter(
             "ServedBytesPerSec", "Bytes of ranges for other brokers of the rack."
         )
+        self.spilled_reads = scope.counter(
+            "SpilledReadsPerSec", "Ranges of whole objects that were read from this broker's disk."
+        )
+        self.spilled_bytes = scope.counter(
+            "SpilledReadBytesPerSec", "Bytes of ranges that were read from this broker's disk."
+        )
         self.fallbacks = scope.counter(
             "FallbacksPerSec",
             "Ranges that were read from the store because the broker that reads the object for the "

@@ -21,6 +21,8 @@ class RecentObjects:
         self._on_evicted = on_evicted
         self._objects: dict[str, tuple[Arena, int]] = {}
         self._uncommitted: set[str] = set()
+        self.on_forgotten: Callable[[str, memoryview], None] = lambda key, whole: None
+        """Called before an object is dropped because others need its memory."""
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
@@ -44,6 +46,8 @@ class RecentObjects:
             oldest = next((key for key in self._objects if key not in self._uncommitted), None)
             if oldest is None:
                 return
+            arena, size_bytes = self._objects[oldest]
+            self.on_forgotten(oldest, memoryview(arena)[:size_bytes].toreadonly())
             self._drop(oldest)
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:

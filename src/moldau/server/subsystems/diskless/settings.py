@@ -47,6 +47,7 @@ def manager_settings(config: BrokerConfig) -> DisklessSettings:
             cache_max_bytes=config.integer("diskless.cache.max.bytes"),
             unread_ms=config.integer("diskless.cache.unread.ms"),
         ),
+        spilled_objects_bytes=config.integer("diskless.cache.spilled.objects.max.bytes"),
         retention_initial_delay_ms=config.integer("log.initial.task.delay.ms"),
         retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
         file_delete_grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),

@@ -18,6 +18,7 @@ from moldau.protocol.messages.fetch import (
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.fetching.replica_fetcher import HURRY_S
+from moldau.replication.remote import RemoteSlot
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 
@@ -32,6 +33,7 @@ class Replica:
     topic = "t"
     snapshots = None
     is_cutting = False
+    remote = RemoteSlot()
 
     def __init__(self, index: int, end_offset: int) -> None:
         self.key = PartitionKey(TOPIC_ID, index)

@@ -254,6 +254,10 @@ class ChunkedPart:
             self._reads, self._partition.key, registration, end_offset, log_start_offset
         )
 
+    async def state_before(self, offset: int) -> AuxiliaryState | None:
+        """Inside of inactive chunks, no state is known."""
+        return None
+
 
 async def state_at_border(
     reads: ChunkReads,

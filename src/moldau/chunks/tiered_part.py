@@ -61,6 +61,8 @@ class TierBelow(Protocol):
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState: ...
 
+    async def state_before(self, offset: int) -> AuxiliaryState | None: ...
+
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None: ...
@@ -231,6 +233,9 @@ class TieredChunkedPart:
             except KafkaError:
                 pass  # The chunk before the border may be only in the tier.
         return await self._tier.auxiliary_state(leader_epoch, end_offset, log_start_offset)
+
+    async def state_before(self, offset: int) -> AuxiliaryState | None:
+        return None if self._chunks else await self._tier.state_before(offset)
 
 
 def _base_offset(answer: ReadOutcome) -> int:

@@ -33,6 +33,14 @@ class RemotePart(Protocol):
         """
         ...
 
+    async def state_before(self, offset: int) -> AuxiliaryState | None:
+        """The newest known state at or before ``offset``, which is inside the remote part: at the end of a
+        remote segment, or at the start of the log. ``None`` if no such state is known.
+
+        Raises ``KafkaError`` if the remote tier cannot be read.
+        """
+        ...
+
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:

@@ -247,6 +247,38 @@ async def unclean_election(story: TieredReplicas) -> None:
     expect_local_start(story, A, 2)
 
 
+async def truncation_below_local_log(story: TieredReplicas, *, segments: int) -> None:
+    """Broker B lacks the records from offset ``2 * segments`` on when it is elected. The local log of its
+    predecessor begins later, because the records before are in the tier. When the predecessor comes back, it
+    truncates its log before the first local record. It must know the producer of the first records."""
+    await story.begin(A, B, configs=UNCLEAN)
+    old = epoch(story)
+    await story.write(0, "0", producer="idle")
+    await story.write(0, "1")
+    if segments == 2:
+        await story.write(1, "2", "3")
+    common = 2 * segments
+    story.cut(A, B)
+    await story.write(segments - 1, "lost 1", producer="lost")
+    await story.leads(A, A)
+    await story.write(segments, "lost 2", producer="lost")
+    await story.write(segments + 1, "lost 3", producer="lost")
+    copied = [Segment(0, 1, (old,)), Segment(2, 4, (old,))] if segments == 2 else [Segment(0, 2, (old,))]
+    await story.copied(A, *copied, Segment(common + 1, common + 1, (old,)))
+    await story.expire(segments + 1, common + 2, A)
+    await story.kill(A)
+    await story.leads(B, B)
+    story.world.network.heal_all()
+    del story.lineage[common:]
+    await story.write(segments, "new 1", producer="later")
+    await story.write(segments + 1, "new 2", producer="later")
+    await story.start(A)
+    await story.leads(B, A, B)
+    await story.elect(A)
+    await story.write_again("idle")
+    await story.write_again("later")
+
+
 async def diverged_tier(story: TieredReplicas) -> None:
     """Scenario 5. After two unclean elections, the tier has a segment of broker B whose records 2 and 3 are
     in no log any more. The records of broker A are valid, although A lacks the epoch of B. Then B comes back
@@ -313,6 +345,11 @@ def test_records_that_were_lost_with_the_power_are_not_read_from_the_tier() -> N
 
 def test_records_of_a_leader_before_an_unclean_election_are_not_read_from_the_tier() -> None:
     assert play(5, unclean_election) == []
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_follower_that_truncates_below_its_local_log_keeps_all_producers(segments: int) -> None:
+    assert play(7, partial(truncation_below_local_log, segments=segments)) == []
 
 
 def test_a_diverging_segment_in_the_tier_is_not_read() -> None:

@@ -141,6 +141,13 @@ class Following:
         await self._cut(follower, self._log.truncate_fully_and_start_at(first.base_offset))
         self.append(leader_epoch, batches, high_watermark=high_watermark, log_start_offset=log_start_offset)
 
+    def remote_truncation(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int | None:
+        """The offset at which :meth:`truncate` would truncate the log if this offset is before the local log;
+        otherwise ``None``."""
+        follower, log = self._follower(leader_epoch), self._log
+        target = follower.truncation(log.leader_epochs, log.log_end_offset, diverging_epoch, end_offset)
+        return target if log.log_start_offset < target < log.local_log_start_offset else None
+
     async def truncate(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int:
         """Truncate the log at the diverging epoch in the leader's response. Returns the new end of the
         log."""
@@ -155,7 +162,8 @@ class Following:
         await self._cut(follower, self._log.truncate_fully_and_start_at(log_start_offset))
 
     async def begin_behind_remote(self, leader_epoch: int, state: AuxiliaryState) -> None:
-        """Drop the local log. The log then begins after the records that are in the remote tier."""
+        """Drop the local log. The log then begins at the offset of ``state``, after the records that are in
+        the remote tier."""
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.begin_behind_remote(state))
 

@@ -1,5 +1,5 @@
-"""Starts the log of a follower at the leader's first local offset. The follower's log ends before this
-offset, and the records between the two offsets are in the remote tier.
+"""Starts the log of a follower after records that are in the remote tier: at the leader's first local offset,
+if the follower's log ends before this offset, or where a truncation ends in the remote part of the log.
 
 The new log begins at the end of a remote segment, with the leader epochs and the producers of that segment
 (KIP-405, "Follower replication"). The follower's next fetch begins at this offset.
@@ -67,6 +67,32 @@ async def begin_behind_remote(
         state.offset,
     )
     await partition.following.begin_behind_remote(sent.leader_epoch, state)
+
+
+async def truncate(
+    partition: ClassicPartition, leader_epoch: int, diverging_epoch: int, end_offset: int
+) -> None:
+    """Truncate the follower's log at the diverging epoch in the leader's response.
+
+    If the log then ends in its remote part, its producers at this offset are not known here. So the local log
+    begins at an earlier offset at which they are known, and the records from there on are fetched again.
+    Raises ``KafkaError`` while this is not possible.
+    """
+    following, remote = partition.following, partition.remote.part
+    if remote is not None:
+        offset = following.remote_truncation(leader_epoch, diverging_epoch, end_offset)
+        state = None if offset is None else await remote.state_before(offset)
+        if state is not None:
+            logger.info(
+                "the log of %s-%d is truncated at %d, before its local part; it continues at offset %d",
+                partition.topic,
+                partition.key.partition,
+                offset,
+                state.offset,
+            )
+            await following.begin_behind_remote(leader_epoch, state)
+            return
+    await following.truncate(leader_epoch, diverging_epoch, end_offset)
 
 
 async def _epoch_before(

@@ -34,7 +34,7 @@ from moldau.replication.fetching.catching_up import (
 )
 from moldau.replication.fetching.fetch_session import FollowerSession
 from moldau.replication.fetching.fetcher_context import FetcherContext
-from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
+from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset, truncate
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
@@ -370,7 +370,7 @@ class ReplicaFetcher:
             )
             self._hold(
                 followed,
-                partial(following.truncate, sent.leader_epoch, diverging.epoch, diverging.end_offset),
+                partial(truncate, partition, sent.leader_epoch, diverging.epoch, diverging.end_offset),
             )
             return
         if row.snapshot_id.epoch != UNDEFINED and partition.snapshots is not None:

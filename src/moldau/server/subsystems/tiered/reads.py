@@ -131,6 +131,30 @@ class ClassicRemotePart:
         except RemoteStorageError as error:
             raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
 
+    async def state_before(self, offset: int) -> AuxiliaryState | None:
+        metadata, start_offset = self._reader.metadata, self._log.log_start_offset
+        end_offset = offset
+        try:
+            await metadata.wait_ready(self._partition)
+            while end_offset > start_offset:
+                epoch = self._lineage.epoch_for_offset(end_offset - 1)
+                if epoch is None:
+                    return None
+                segment = metadata.remote_log_segment_metadata(self._partition, epoch, end_offset - 1)
+                if segment is None:
+                    return None
+                last_offset = segment.end_offset
+                # The last records of a segment may be those of a leader that an unclean election replaced.
+                if (
+                    last_offset < offset
+                    and self._lineage.epoch_for_offset(last_offset) == segment.leader_epochs[-1].epoch
+                ):
+                    return await fetch_auxiliary_state(self._reader.storage, segment, start_offset)
+                end_offset = segment.start_offset
+        except RemoteStorageError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+        return AuxiliaryState(start_offset, start_offset, (), ())
+
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:

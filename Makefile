@@ -11,7 +11,7 @@ SEEDS ?= 200
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills cluster-kills list-kills docs lock clean
+.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers bench-tansu simulate kills cluster-kills list-kills docs lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ bench: $(STAMP) ## Measure speed and memory; prints a table and writes bench/res
 bench-peers: $(STAMP) ## Run the same load against Moldau and Apache Kafka (fetches Kafka by Maven)
 	$(BIN)/python tools/fetch_clients.py
 	$(BIN)/python -m bench.peers $(ARGS)
+
+bench-tansu: $(STAMP) ## Run the same load against diskless topics and Tansu on one S3 server (needs Tansu and Go)
+	$(BIN)/python tools/fetch_clients.py
+	$(BIN)/python -m bench.peers.tansu $(ARGS)
 
 simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
 	@nodes=$$($(BIN)/python -m moldau.simulation --list) && for node in $$nodes; do \

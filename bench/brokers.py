@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 JARS: Final = pathlib.Path(".tools/jars")
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -39,6 +39,16 @@ def usage_of(pid: int) -> Usage:
     return Usage(int(fields[11]) / TICKS_PER_S, int(fields[12]) / TICKS_PER_S, int(rss_kib) * 1024)
 
 
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ask a process to end, and wait. If it does not end in time, it is killed."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Broker:
     """A broker's process. It accepts clients when the constructor returns. ``stop`` ends it and removes its
     data."""
@@ -56,6 +66,21 @@ class Broker:
     def _start(self) -> tuple[subprocess.Popen[str], str]:
         raise NotImplementedError
 
+    def _wait_until_ready(self, process: subprocess.Popen[str], port: int) -> None:
+        """Wait until the broker responds to a request for its topics."""
+        from confluent_kafka.admin import AdminClient
+
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=0.2).close()
+                AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=2)
+                return
+            except Exception:
+                time.sleep(0.05)
+        process.kill()
+        raise RuntimeError(f"{self.name} did not start: {(self.folder / 'broker.log').read_text()[-2000:]}")
+
     @property
     def version(self) -> str:
         raise NotImplementedError
@@ -68,12 +93,7 @@ class Broker:
         return usage_of(self._process.pid)
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -139,20 +159,6 @@ class Kafka(Broker):
     def __init__(self, folder: pathlib.Path) -> None:
         super().__init__(folder)
         self.start_s = self.serving_s
-
-    def _wait_until_ready(self, process: subprocess.Popen[str], port: int) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=0.2).close()
-                AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=2)
-                return
-            except Exception:
-                time.sleep(0.05)
-        process.kill()
-        raise RuntimeError(f"Kafka did not start: {(self.folder / 'broker.log').read_text()[-2000:]}")
 
     @property
     def version(self) -> str:

@@ -1,9 +1,11 @@
 """One measurement: a load in its own process, and the resources that the broker uses during the load."""
 
 import json
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -13,6 +15,9 @@ from bench.brokers import Usage
 MEGABYTE = 1_000_000
 BUSY_SHARE = 0.85
 """A process that uses more than this share of a core limits the load."""
+
+LIMIT_S = 3600.0
+"""The default limit of a load. It is far above the time that any load needs."""
 
 
 class Measured(Protocol):
@@ -63,8 +68,15 @@ class Sample:
         return self.broker_cpu_s / self.wall_s
 
 
-def measure(broker: Measured, load: str, **spec: Any) -> Sample:
-    """Run a load against a broker. ``module`` is the module of the load, ``bench.loads.load`` by default."""
+class LoadTimeoutError(RuntimeError):
+    """A load that took longer than its limit."""
+
+
+def measure(broker: Measured, load: str, *, limit_s: float = LIMIT_S, **spec: Any) -> Sample:
+    """Run a load against a broker. ``module`` is the module of the load, ``bench.loads.load`` by default.
+
+    Raises ``RuntimeError`` if the load fails, and ``LoadTimeoutError`` if it takes longer than ``limit_s``.
+    """
     module = spec.pop("module", "bench.loads.load")
     spec |= {"load": load, "bootstrap": broker.bootstrap}
     worker = subprocess.Popen(
@@ -78,12 +90,18 @@ def measure(broker: Measured, load: str, **spec: Any) -> Sample:
     if worker.stdout.readline().strip() != "ready":
         raise RuntimeError(f"load {load} did not start")
     before = broker.usage()
+    limit = threading.Timer(limit_s, worker.kill)
+    limit.daemon = True
+    limit.start()
     worker.stdin.write("go\n")
     worker.stdin.flush()
     marked = worker.stdout.readline().strip() == "finished"
     after = broker.usage()
     line = worker.stdout.readline()
     worker.wait()
+    limit.cancel()
+    if worker.returncode == -signal.SIGKILL:
+        raise LoadTimeoutError(f"load {load} took more than {limit_s:.0f} s")
     if not marked or worker.returncode:
         raise RuntimeError(f"load {load} failed")
     result = json.loads(line)

@@ -1,1 +1,1 @@
-"""Moldau and Apache Kafka under the same loads; see ``__main__.py``."""
+"""Moldau and other systems under the same loads: Apache Kafka (``__main__.py``) and Tansu (``tansu.py``)."""

@@ -11,6 +11,7 @@ from moldau.diskless.store_claim import CLAIMS_FOLDER, StoreClaim
 from moldau.diskless.store_opening import StoreOpening
 from moldau.objects import MemoryStorage, ObjectInfo, StorageError, StorageSettings
 from moldau.runtime import LocalDisk, SystemClock, UnexpectedErrors
+from moldau.runtime.buffers import Buffer
 from moldau.simulation.world.world import World
 
 URL = "s3://bucket/cluster"
@@ -22,9 +23,16 @@ class MoodyStorage(MemoryStorage):
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.is_down = False
+        self.fails_after_uploads: int | None = None
+        """The number of uploads after which requests fail."""
+        self._upload_count = 0
+
+    async def upload(self, key: str, data: Buffer, length: int) -> None:
+        await super().upload(key, data, length)
+        self._upload_count += 1
 
     async def check(self) -> None:
-        if self.is_down:
+        if self.is_down or self._upload_count == self.fails_after_uploads:
             raise StorageError("the store is down", transient=True)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
@@ -40,7 +48,11 @@ class Broker:
         self.storage = MoodyStorage()
         self.known = KnownStore(LocalDisk(), str(folder), "own", StorageSettings(URL))
         claim = StoreClaim(self.storage, "own", URL)
-        self.opening = StoreOpening(self.storage, claim, self.known, URL, UnexpectedErrors())
+        self.reasons: list[str] = []
+        """Why the broker stops."""
+        self.opening = StoreOpening(
+            self.storage, claim, self.known, URL, UnexpectedErrors(), self.reasons.append
+        )
 
     async def claims(self) -> list[str]:
         return [info.key async for page in self.storage.list(CLAIMS_FOLDER) for info in page]
@@ -102,24 +114,37 @@ def test_a_store_that_came_back_without_loss_shows_no_fault(tmp_path: Path) -> N
         await broker.opening.begin(had_coordinators=False)
         broker.storage.is_down = False
         await asyncio.sleep(60)
-        assert (broker.opening.notice, broker.opening.problem) == (None, None)
+        assert (broker.opening.notice, broker.reasons) == (None, [])
 
     play(tmp_path, story)
 
 
-def test_a_store_that_came_back_as_the_store_of_another_cluster_is_a_problem(tmp_path: Path) -> None:
+def test_an_emptied_store_is_noticed_although_the_claim_needs_two_attempts(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        broker.known.remember()
+        broker.storage.fails_after_uploads = 1
+        await broker.opening.begin(had_coordinators=False)
+        assert broker.opening.notice is None
+        broker.storage.fails_after_uploads = None
+        await asyncio.sleep(60)
+        assert "the store was emptied" in (broker.opening.notice or "")
+
+    play(tmp_path, story)
+
+
+def test_the_store_of_another_cluster_stops_the_broker(tmp_path: Path) -> None:
+    """The other cluster would delete the objects of this broker."""
+
     async def story(broker: Broker) -> None:
         broker.known.remember()
         await broker.claim("other")
         broker.storage.is_down = True
         await broker.opening.begin(had_coordinators=False)
-        assert broker.opening.problem is None
+        assert broker.reasons == []
         broker.storage.is_down = False
-        await asyncio.sleep(60)
-        assert "belongs to cluster other" in (broker.opening.problem or "")
-        await broker.storage.delete([f"{CLAIMS_FOLDER}other"])
-        await asyncio.sleep(60)
-        assert broker.opening.problem is None
-        assert await broker.claims() == [f"{CLAIMS_FOLDER}own"]
+        await asyncio.sleep(3)
+        (reason,) = broker.reasons
+        assert "belongs to cluster other" in reason
+        assert await broker.claims() == [f"{CLAIMS_FOLDER}other"]
 
     play(tmp_path, story)

@@ -3,7 +3,7 @@
 import errno
 import random
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from moldau.runtime import DiskError, DiskSpace
 from moldau.runtime.buffers import Buffer
@@ -230,3 +230,16 @@ class MemoryDisk:
 
 def _moved(name: str, source: str, target: str) -> str:
     return target + name[len(source) :] if name == source or name.startswith(source + "/") else name
+
+
+class NothingKept(random.Random):
+    """The chance of a disk that loses all unsynced writes."""
+
+    def random(self) -> float:
+        return 0.9
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]

@@ -107,6 +107,8 @@ class ClusterContext:
     now_ms: Callable[[], int] | None = None
     """Returns the time of the cluster for the creation times of objects; by default it is the machine's
     clock."""
+    fail: Callable[[str], None] = lambda reason: None
+    """Stops the broker, with a reason."""
     folder: str = "."
     """The folder with the cluster id (``meta.properties``)."""
 
@@ -174,7 +176,9 @@ class DisklessManager:
         url, folder = settings.storage.url, cluster.folder
         self._claim = StoreClaim(self.storage, cluster.cluster_id, url, source=f"{folder}/{META_PROPERTIES}")
         known = KnownStore(self._machine.disk, folder, cluster.cluster_id, settings.storage)
-        self.opening = StoreOpening(self.storage, self._claim, known, url, self._machine.unexpected)
+        self.opening = StoreOpening(
+            self.storage, self._claim, known, url, self._machine.unexpected, cluster.fail
+        )
 
     def _make_deleters(self, coordinators: CoordinatorsContext, meters: Meters) -> None:
         settings, clock = self.settings, self._machine.deletion_clock
@@ -342,8 +346,6 @@ class DisklessManager:
 
     def problem(self) -> str | None:
         """The problem for the health page, in a sentence; ``None`` if there is no problem."""
-        if self.opening.problem is not None:
-            return self.opening.problem
         report = self.health.report
         if report.state is HealthState.WORKING:
             return None

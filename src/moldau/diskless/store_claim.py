@@ -11,9 +11,13 @@ from typing import Final
 
 from moldau.objects import ObjectStorage, StorageError
 
-__all__ = ["CLAIMS_FOLDER", "StoreClaim", "refuse_claimed"]
+__all__ = ["CLAIMS_FOLDER", "ForeignStoreError", "StoreClaim", "refuse_claimed"]
 
 CLAIMS_FOLDER: Final = ".moldau/clusters/"
+
+
+class ForeignStoreError(StorageError):
+    """The store belongs to another cluster, which would delete the objects of this cluster."""
 
 
 class StoreClaim:
@@ -29,17 +33,20 @@ class StoreClaim:
         self._cluster_id = cluster_id
         self._name = name
         self._source = source
+        self.was_missing = False
+        """Whether the claim was not in the store when :meth:`ensure` first looked for it."""
 
     async def ensure(self) -> bool:
         """Wait until it is certain that the store belongs only to this cluster. Returns whether the claim of
         this cluster existed before the call.
 
-        Raises a permanent ``StorageError`` that names the other cluster. Raises a transient ``StorageError``
-        when the store does not respond.
+        Raises :class:`ForeignStoreError`, which is permanent and names the other cluster. Raises a transient
+        ``StorageError`` when the store does not respond.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own in await self._claims(own):
             return True
+        self.was_missing = True
         content = self._cluster_id.encode()
         await self._storage.upload(own, content, len(content))
         try:
@@ -74,7 +81,7 @@ class StoreClaim:
         others = sorted(keys - {own})
         if others:
             other = others[0].removeprefix(CLAIMS_FOLDER)
-            raise StorageError(
+            raise ForeignStoreError(
                 f"{self._name} belongs to cluster {other}, and this is cluster {self._cluster_id}: give each"
                 f" a folder of its own. If this node is of cluster {other} and {self._source} was lost or"
                 f" damaged, put that back with cluster.id={other}; see 'A folder without meta.properties' in"

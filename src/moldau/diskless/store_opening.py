@@ -6,15 +6,17 @@ metadata, groups and cached records do not need the store. The store is then ope
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from moldau.diskless.known_store import KnownStore
-from moldau.diskless.store_claim import StoreClaim
+from moldau.diskless.store_claim import ForeignStoreError, StoreClaim
 from moldau.objects import ObjectStorage, StorageError
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.repeating import Repeating
 
 _logger: Final = logging.getLogger(__name__)
+_FIRST_MS: Final = 1_000
 _REPEAT_MS: Final = 30_000
 
 
@@ -28,18 +30,25 @@ class StoreOpening:
         known: KnownStore,
         name: str,
         unexpected: UnexpectedErrors,
+        fail: Callable[[str], None],
     ) -> None:
+        """``fail`` stops the broker, with a reason."""
         self._storage = storage
         self._claim = claim
         self._known = known
         self._name = name
         self._was_used_before = False
-        self._is_open = False
-        self._repeating = Repeating("opening the object store", self._open, _REPEAT_MS, unexpected=unexpected)
+        self._is_decided = False
+        self._fail = fail
+        self._repeating = Repeating(
+            "opening the object store",
+            self._open_later,
+            _REPEAT_MS,
+            initial_delay_ms=_FIRST_MS,
+            unexpected=unexpected,
+        )
         self.notice: str | None = None
         """A fault of the store's content that was found, in a sentence."""
-        self.problem: str | None = None
-        """Why this broker must not use the store, in a sentence."""
 
     async def begin(self, *, had_coordinators: bool) -> None:
         """Open the store, or begin to try again later. Raises ``StorageError``, with a sentence for the
@@ -61,18 +70,22 @@ class StoreOpening:
         """Stop trying to open the store."""
         await self._repeating.stop()
 
-    async def _open(self) -> None:
-        if self._is_open:
+    async def _open_later(self) -> None:
+        if self._is_decided:
             return
         try:
-            await self._storage.check()
-            had_claim = await self._claim.ensure()
-        except StorageError as error:
-            self.problem = None if error.transient else str(error)
-            raise
-        self._is_open, self.problem = True, None
+            await self._open()
+        except ForeignStoreError as error:
+            # The broker would not have started if the store had answered at the start.
+            self._is_decided = True
+            self._fail(str(error))
+
+    async def _open(self) -> None:
+        await self._storage.check()
+        await self._claim.ensure()
+        self._is_decided = True
         self._known.remember()
-        if self._was_used_before and not had_claim:
+        if self._was_used_before and self._claim.was_missing:
             self.notice = (
                 f"the cluster had no claim in {self._name} when this broker opened it, though it has stored"
                 " objects before: the store was emptied, or diskless.storage.url names another place"

@@ -163,11 +163,41 @@ def test_no_file_is_written_without_a_size(tmp_path: Path) -> None:
     play(tmp_path, story, max_bytes=0)
 
 
-def test_a_file_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_bytes", [0, CAPACITY])
+def test_a_file_that_a_killed_process_left_is_removed(tmp_path: Path, max_bytes: int) -> None:
     (tmp_path / FILE_NAME).write_bytes(bytes(500))
 
     async def story(objects: SpilledObjects) -> None:
+        assert not (tmp_path / FILE_NAME).exists()
+
+    play(tmp_path, story, max_bytes=max_bytes)
+
+
+def test_the_space_is_given_back_after_an_error_of_the_disk(tmp_path: Path) -> None:
+    class FullWorkers(InlineWorkers):
+        async def run(self, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+            if function.__name__ == "write_at" and args[0] > 0:
+                raise OSError(28, "No space left on device")
+            return function(*args, **kwargs)
+
+    async def story() -> None:
+        objects = SpilledObjects(LocalDisk(), FullWorkers(), SpillSettings(str(tmp_path), CAPACITY))
         await put(objects, "a", 10)
-        assert (tmp_path / FILE_NAME).stat().st_size == 10
+        assert (tmp_path / FILE_NAME).exists()
+        await put(objects, "b", 10)
+        assert objects._ending is not None
+        await objects._ending
+        assert not (tmp_path / FILE_NAME).exists()
+        assert await objects.read("a", 0, 10) is None
+        await objects.close()
+
+    asyncio.run(story())
+
+
+def test_a_range_past_the_end_of_an_object_is_not_here(tmp_path: Path) -> None:
+    async def story(objects: SpilledObjects) -> None:
+        await put(objects, "a", 10)
+        await put(objects, "b", 10, is_needed=True)
+        assert await objects.read("a", 5, 10) is None
 
     play(tmp_path, story)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from test_diskless_calls import TOPIC, Broker, batch, file, with_broker
+from test_diskless_calls import TOPIC, Broker, House, batch, file, with_broker
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
@@ -29,6 +29,24 @@ def test_each_part_has_its_own_result(tmp_path: Path) -> None:
         assert error.code is ErrorCode.not_coordinator
         again = dict(await coordinators.call(COMMIT_PARTS, 0, [(0, here)]))
         assert again[0] == results[0]
+
+    with_broker(tmp_path, story)
+
+
+def test_commits_over_the_network_tell_the_backlog_of_their_coordinator(tmp_path: Path) -> None:
+    """The WAL backlog that slows producers is the cluster's, so each broker learns the backlogs of other
+    brokers' coordinators."""
+
+    async def story(broker: Broker, house: House) -> None:
+        coordinators = broker.coordinators()
+        await coordinators.create_partitions(0, [calls.PartitionsToCreate(TOPIC, "t", [0])])
+        house.service.backlogs.measured({0: calls.Backlog(size_bytes=70)})
+        alone = await coordinators.commit_file(0, file("f1", batch(0, 2)))
+        assert alone.backlog_bytes == 70
+        part = replace(file("f2", batch(0, 2)), place=CommitPlace(3, 0, 0))
+        gathered = dict(await coordinators.call(COMMIT_PARTS, 0, [(0, part)]))[0]
+        assert isinstance(gathered, CommitFileResult)
+        assert gathered.backlog_bytes == 70
 
     with_broker(tmp_path, story)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.diskless.upkeep.file_deletion import FileReclaimer
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
 from moldau.tiered.consolidation import reconciler
@@ -65,6 +66,30 @@ def deleted_topics_that_are_left(patch: pytest.MonkeyPatch) -> None:
             await delete(self, partition)
 
     patch.setattr(RemotePartitionRemover, "_delete_partition", partial)
+
+
+def nothing_is_handed_over(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: no coordinator hands its files over to other coordinators that still need them."""
+
+    async def nothing(self: FileReclaimer, coordinator_id: int) -> int:
+        return 0
+
+    patch.setattr(FileReclaimer, "_hand_over", nothing)
+
+
+SEEDS_MAX = 8
+"""The number of seeds to try. The first seed finds the defect, unless a change of the code has changed the
+histories."""
+
+
+def test_the_checker_detects_files_that_are_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_is_handed_over(monkeypatch)
+    scenario = replace(SCENARIOS["consolidation-cluster"](), step_limit=400_000)
+    assert any(
+        "has leaked: DescribedFile(" in each
+        for seed in range(SEEDS_MAX)
+        for each in run_seed(scenario, seed).violations
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from memory_disk import NothingKept
 
 from created_logs import get_or_create
 from moldau.protocol.partitions import TopicPartition
@@ -16,6 +17,7 @@ from moldau.records.record import Record
 from moldau.storage.critical_logs.recovery_report import RepairKind
 from moldau.storage.folders.file_names import DELETED_SUFFIX
 from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 
 A0 = TopicPartition("a", 0)
@@ -147,3 +149,26 @@ def test_a_start_after_a_clean_stop_with_all_segments_reports_no_loss(box: Any) 
         assert not await losses(box)
 
     box.run(scenario())
+
+
+def test_segments_that_a_start_removed_do_not_come_back_after_a_loss_of_power(box: Any) -> None:
+    def start() -> PartitionLog:
+        return PartitionLog.open(box.machine, FOLDER, A0, LogConfig(segment_bytes=100))
+
+    def append(log: PartitionLog) -> None:
+        batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())])
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+
+    log = start()
+    for _ in range(4):
+        append(log)
+    log.close()
+    names = [name for name in box.disk.list(FOLDER) if name.endswith(".log")]
+    file = box.disk.open(f"{FOLDER}/{names[1]}")
+    file.truncate(0)
+    file.sync()
+    assert start().log_end_offset == 1
+    box.disk.crash(NothingKept())
+    left = [name for name in box.disk.list(FOLDER) if name.endswith(".log")]
+    assert left == names[:2], "only the empty segment may be left"
+    assert start().log_end_offset == 1

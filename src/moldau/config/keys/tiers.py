@@ -370,7 +370,8 @@ MOLDAU = (
         "diskless.cache.spilled.objects.max.bytes",
         1024 * MIB,
         "The maximum disk space of a broker for objects that it reads for its rack and that left the memory "
-        "before all their parts were read. It is used only if the broker cannot keep up with the writers. "
+        "before all their parts were read. If a quarter of it was written and nothing was read from it, no "
+        "more objects are written, until the broker cannot keep up with the writers. "
         "0 means that such objects are read from the store again.",
         check=at_least(0),
     ),

@@ -131,7 +131,8 @@ class RackObjects:
 
     def own_forgotten(self, key: str, whole: memoryview) -> None:
         """Called before the memory of an object that this broker wrote itself is used again."""
-        if self._racks.peers is not None:
+        is_shared = self._racks.reader_of(key, self._broker_id) == self._broker_id
+        if is_shared and len(whole) <= self._settings.object_max_bytes:
             self._spilled.dropped(key, whole, is_reused=True)
 
     async def close(self) -> None:

@@ -5,11 +5,13 @@ the parts of one object are read at times that are far apart. The memory for all
 too large. So these objects are kept in a file, and are not requested from the store again. The file has a
 limited size, and the oldest objects are overwritten first.
 
-Usually an object is not needed any more when it leaves the memory. If nothing is read from a quarter of the
-file, no further objects are written to it, until an object is requested from the store for the second time.
+Usually an object is not needed any more when it leaves the memory. If a quarter of the file was written and
+nothing was read from it, no further objects are written, until an object is requested from the store for the
+second time.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -66,7 +68,11 @@ class SpilledObjects:
         self._dropped: OrderedDict[str, None] = OrderedDict()
         self._unread_bytes = 0
         """Bytes that were written after the last time when an object was read from the file."""
-        self._has_failed = self._max_bytes <= 0
+        self._has_ended = self._max_bytes <= 0
+        self._ending: asyncio.Task[None] | None = None
+        if settings.folder:
+            with contextlib.suppress(OSError):
+                disk.remove(self._path)  # A killed process may have left it.
 
     def requested(self, key: str) -> None:
         """Called before an object is requested from the store. If it was in memory before, objects are
@@ -81,7 +87,7 @@ class SpilledObjects:
         if len(self._dropped) > _REMEMBERED_KEYS:
             self._dropped.popitem(last=False)
         if (
-            self._has_failed
+            self._has_ended
             or key in self._places
             or key in self._writing
             or len(whole) > self._max_bytes
@@ -100,14 +106,15 @@ class SpilledObjects:
         whole = self._writing.get(key)
         if whole is not None:
             self._unread_bytes = 0
-            return whole[offset : offset + size_bytes]
+            # A view would keep the whole object in memory.
+            return memoryview(bytes(whole[offset : offset + size_bytes]))
         place, file = self._places.get(key), self._file
-        if place is None or file is None:
+        if place is None or file is None or offset + size_bytes > place.size_bytes:
             return None
         try:
             content = await self._workers.run(file.read_at, place.start + offset, size_bytes)
         except OSError as error:
-            self._fail(error)
+            self._end(error)
             return None
         # In the meantime, a newer object may have been written over this object.
         if self._places.get(key) is not place or len(content) != size_bytes:
@@ -117,17 +124,16 @@ class SpilledObjects:
 
     async def close(self) -> None:
         """Remove the file."""
-        self._has_failed = True
+        self._has_ended = True
         if self._writer is not None:
             await asyncio.gather(self._writer, return_exceptions=True)
-        self._forget()
-        file, self._file = self._file, None
-        if file is not None:
-            await self._workers.run(self._remove, file)
+        self._end(None)
+        if self._ending is not None:
+            await self._ending
 
     async def _write_all(self) -> None:
         try:
-            while self._writing and not self._has_failed:
+            while self._writing and not self._has_ended:
                 key, whole = next(iter(self._writing.items()))
                 place = self._make_room(len(whole))
                 if self._file is None:
@@ -137,7 +143,7 @@ class SpilledObjects:
                     self._places[key] = place
                     self._writing_bytes -= len(whole)
         except OSError as error:
-            self._fail(error)
+            self._end(error)
         finally:
             self._writer = None
 
@@ -158,26 +164,27 @@ class SpilledObjects:
         return _Place(start, size_bytes)
 
     def _create(self) -> File:
-        self._disk.remove(self._path)  # A killed process may have left it.
         if self._disk.space(self._folder).usable_bytes < _FREE_PARTS * self._max_bytes:
             # The logs of topics need the disk more.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
         return self._disk.open(self._path, create=True)
 
+    def _end(self, error: OSError | None) -> None:
+        """Forget all objects, and give back the space of the file."""
+        if error is not None and not self._has_ended:
+            _logger.warning("%s is not used any more: %s", self._path, error)
+        self._has_ended = True
+        self._places.clear()
+        self._writing.clear()
+        self._writing_bytes = 0
+        file, self._file = self._file, None
+        if file is not None:
+            self._ending = asyncio.ensure_future(self._workers.run(self._remove, file))
+
     def _remove(self, file: File) -> None:
+        # This runs after all reads and writes, because all of them use one thread.
         file.close()
         try:
             self._disk.remove(self._path)
         except OSError as error:
             _logger.warning("%s cannot be removed: %s", self._path, error)
-
-    def _fail(self, error: OSError) -> None:
-        if not self._has_failed:
-            _logger.warning("%s cannot be used any more: %s", self._path, error)
-        self._has_failed = True
-        self._forget()
-
-    def _forget(self) -> None:
-        self._places.clear()
-        self._writing.clear()
-        self._writing_bytes = 0

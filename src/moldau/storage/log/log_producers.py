@@ -38,6 +38,8 @@ class LogProducers:
         segments: SegmentedLog,
         *,
         now_ms: int,
+        log_start_offset: int,
+        flushed_offset: int,
         rebuilt_from: int | None = None,
         on_epoch: BatchVisitor | None = None,
     ) -> None:
@@ -46,11 +48,12 @@ class LogProducers:
         ``rebuilt_from`` is the base offset of the first segment whose indexes recovery has emptied. The
         replay also reads this segment and all later segments, and fills their transaction indexes.
         ``on_epoch`` gets the first batch of a segment. It also gets each batch whose leader epoch differs
-        from the leader epoch of the previous batch.
+        from the leader epoch of the previous batch. It does not get batches below ``log_start_offset``.
 
         The snapshots at the replayed segments are written again. Otherwise, retention could remove the only
         batch of an idle producer, and after the next kill neither a batch nor a snapshot would show the
-        producer.
+        producer. A start after a loss of power believes the snapshots up to ``flushed_offset``, so these are
+        written durably.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -58,11 +61,11 @@ class LogProducers:
         for segment in segments.segments[segments.index_holding(start_offset) :]:
             is_rebuilt = rebuilt_from is not None and segment.base_offset >= rebuilt_from
             if segment.base_offset > start_offset:
-                self.write_snapshot(segment.base_offset, durably=False)
+                self.write_snapshot(segment.base_offset, durably=segment.base_offset <= flushed_offset)
             start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
             epoch = None
             for position, header in scan_headers(segment.file, start, segment.size_bytes):
-                if header.partition_leader_epoch != epoch:
+                if header.partition_leader_epoch != epoch and header.last_offset >= log_start_offset:
                     epoch = header.partition_leader_epoch
                     if on_epoch is not None:
                         on_epoch(header)
@@ -77,10 +80,12 @@ class LogProducers:
                     segment.transaction_index.append(_aborted(completed))
         self.state.advance_end(end_offset)
 
-    def truncate_to(self, segments: SegmentedLog, *, now_ms: int) -> None:
+    def truncate_to(
+        self, segments: SegmentedLog, *, now_ms: int, log_start_offset: int, flushed_offset: int
+    ) -> None:
         """Forget the removed batches after a truncation of the log."""
         self.snapshots.remove_after(segments.end_offset)
-        self.load(segments, now_ms=now_ms)
+        self.load(segments, now_ms=now_ms, log_start_offset=log_start_offset, flushed_offset=flushed_offset)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
         """Begin again with the producers ``entries``, because the log is now empty and begins at ``offset``.

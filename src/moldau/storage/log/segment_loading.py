@@ -218,3 +218,5 @@ def _drop_segments(
             disk.rename(path, path + CUT_SUFFIX)
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             disk.remove(f"{folder}/{segment_file(base_offset, suffix)}")
+    # After a loss of power, a removed segment must not come back behind newer records.
+    disk.sync_dir(folder)

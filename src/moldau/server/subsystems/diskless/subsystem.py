@@ -114,6 +114,7 @@ class DisklessSubsystem(Subsystem):
             now_ms=metadata.clock.controller_now_ms,
             is_saved=self._is_saved,
             racks=self._rack_view(),
+            fail=context.fail,
             folder=self._configs.broker.metadata_log_dir,
         )
 

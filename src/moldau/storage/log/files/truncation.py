@@ -52,12 +52,14 @@ class Truncation:
 
     def _truncating(self, offset: int) -> FileSteps[None]:
         segments, start_offset = self._state.segments, self._state.offsets.log_start_offset
+        first_offset = segments.segments[0].base_offset
         if offset >= segments.end_offset:
             return
-        if offset <= start_offset:
+        if offset < start_offset or first_offset < offset == start_offset:
             yield from self._restarting(offset)
-        elif offset <= segments.segments[0].base_offset:
-            # The records before ``offset`` are in the remote tier, so they stay readable.
+        elif offset <= first_offset:
+            # If records before ``offset`` are in the remote tier, they stay readable. Producers whose batches
+            # retention has removed stay known.
             producers = yield partial(self._state.producers.snapshots.at, offset)
             yield from self._emptying(offset, producers)
             yield from self._truncated(offset)
@@ -69,7 +71,13 @@ class Truncation:
             cut_files = segments.truncate_to(offset)
             self._forget_from(segments.end_offset)
             yield from self._lower_checkpoints()
-            self._state.producers.truncate_to(segments, now_ms=self._now_ms())
+            offsets = self._state.offsets
+            self._state.producers.truncate_to(
+                segments,
+                now_ms=self._now_ms(),
+                log_start_offset=offsets.log_start_offset,
+                flushed_offset=offsets.flushed_offset,
+            )
             yield cut_files
             yield from self._truncated(segments.end_offset)
 

@@ -57,6 +57,8 @@ class Known:
     values: list[bytes] = field(default_factory=list)
     open_from: dict[int, int] = field(default_factory=dict)
     aborted: list[AbortedRange] = field(default_factory=list)
+    remote_position: int = -1
+    """The position in the remote metadata behind which ``wal_start`` is known."""
 
     @property
     def last_stable(self) -> int:
@@ -125,7 +127,8 @@ class MemoryCoordinator:
                 found.append(FoundPartition(topic_id, index, code, "out", *offsets))
                 continue
             if offset < known.wal_start:
-                found.append(FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, True))
+                moved = FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, True)
+                found.append(moved._replace(remote_metadata_position=known.remote_position))
                 continue
             batches = []
             room = min(max_bytes, budget)
@@ -143,7 +146,13 @@ class MemoryCoordinator:
             end = batches[-1].last_offset + 1 if batches else offset
             touched = [one for one in known.aborted if one.last_offset >= offset and one.first_offset < end]
             answer = FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, False, batches)
-            found.append(answer._replace(last_stable_offset=known.last_stable, aborted=touched))
+            found.append(
+                answer._replace(
+                    last_stable_offset=known.last_stable,
+                    aborted=touched,
+                    remote_metadata_position=known.remote_position,
+                )
+            )
         return found
 
     async def list_offsets(self, timestamps: Sequence[TimestampToList]) -> Sequence[ListedOffset]:
@@ -161,6 +170,7 @@ class MemoryCoordinator:
             log_start_offset=known.log_start,
             wal_start_offset=known.wal_start,
             last_stable_offset=known.last_stable,
+            remote_metadata_position=known.remote_position,
         )
         if timestamp_ms == -1:
             return answer._replace(offset=known.next)

@@ -2,11 +2,14 @@
 the read."""
 
 import asyncio
+from typing import Any
 
+import pytest
 from reading_fakes import ReadingBroker, consume, key, read, values_of
 from test_diskless_reading import run
 
 from moldau.diskless.cache.cacher import CacherSettings
+from moldau.diskless.partition.partition import DisklessPartition
 from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     MAX_TIMESTAMP,
@@ -19,6 +22,9 @@ from moldau.replication.partition_interface import (
     ReadRequest,
 )
 from moldau.runtime import ErrorCode
+from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart
+from moldau.tiered.metadata.manager import NO_POSITION, MetadataPosition
+from moldau.tiered.reading.requests import RemoteRead
 
 K = key()
 FAR = CacherSettings(tail_max_wait_ms=600_000)
@@ -164,5 +170,82 @@ def test_times_are_looked_up_in_both_parts() -> None:
         known.wal_start = 5
         known.batches.clear()
         assert [await find(time_ms) for time_ms in (3_001, MAX_TIMESTAMP)] == [3, 3]
+
+    run(story, settings=FAR)
+
+
+class LateMetadata:
+    """Remote metadata that this broker has read up to ``applied``."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.awaited: list[MetadataPosition] = []
+
+    async def wait_applied(self, position: MetadataPosition) -> None:
+        if position == NO_POSITION:
+            return
+        self.awaited.append(position)
+        while self.applied < position.offset:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class WaitingReader:
+    """Waits for the metadata as the real reader does. Then it reads from ``remote``."""
+
+    def __init__(self, metadata: LateMetadata, remote: Remote) -> None:
+        self.metadata = metadata
+        self._remote = remote
+
+    def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
+        async def read() -> ReadOutcome:
+            await self.metadata.wait_applied(wanted.metadata_position)
+            request = ReadRequest(wanted.offset, 0, 1 << 20, True, False)
+            return await self._remote.read(request, known)
+
+        return asyncio.ensure_future(read())
+
+
+METADATA_PARTITION = 5
+
+
+def waiting_part(partition: DisklessPartition, metadata: LateMetadata, remote: Remote) -> DisklessRemotePart:
+    reader: Any = WaitingReader(metadata, remote)
+    return DisklessRemotePart(partition.cache, reader, lambda _: METADATA_PARTITION)
+
+
+@pytest.mark.parametrize("way", ["follow", "cold read", "list offsets"])
+def test_a_read_waits_for_the_metadata_of_the_records_that_left_the_wal(way: str) -> None:
+    """Another broker has moved records to the tier. This broker learns the new start of the WAL from the
+    coordinator, perhaps before it has read the segments' metadata. Without the wait, it would report that the
+    records do not exist."""
+
+    async def story(broker: ReadingBroker) -> None:
+        remote, metadata = Remote(), LateMetadata()
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+            remote.add(number, b"%d" % number)
+        known = broker.coordinator.partitions[K]
+        partition = broker.open(K)
+        partition.begin_remote(waiting_part(partition, metadata, remote))
+        if way != "follow":
+            await broker.until_cached(partition, 4)
+        known.wal_start, known.remote_position = 2, 17
+        if way == "follow":
+            await broker.until_cached(partition, 4)
+        else:
+            await partition.cache.restart_at(4)
+        if way == "list offsets":
+            await partition.find_offset(
+                EARLIEST_PENDING_UPLOAD_TIMESTAMP, read_committed=False, current_leader_epoch=-1
+            )
+        reading = asyncio.ensure_future(read(partition, 1))
+        await asyncio.sleep(0.1)
+        assert not reading.done()
+        metadata.applied = 16
+        await asyncio.sleep(0.1)
+        assert not reading.done()
+        metadata.applied = 17
+        assert values_of(await reading, 1) == [(1, b"1")]
+        assert set(metadata.awaited) == {MetadataPosition(METADATA_PARTITION, 17)}
 
     run(story, settings=FAR)

@@ -17,7 +17,7 @@ from moldau.simulation.scenario_table import SCENARIOS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-STORIES = [("diskless-cluster", 7), ("diskless-racks-changes", 9)]
+STORIES = [("diskless-cluster", 7), ("diskless-racks-changes", 3)]
 
 
 class Tally:

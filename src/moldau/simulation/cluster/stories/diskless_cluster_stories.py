@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.config.broker import BrokerConfig
 from moldau.diskless.partition.partition import DisklessPartition
@@ -200,6 +201,7 @@ class DisklessClusterStory:
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
         self._passing: PassingTopic | None = None
+        self._coordinator_count = COORDINATORS
         self._final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         """The records of each partition after all clients have finished."""
 
@@ -241,10 +243,12 @@ class DisklessClusterStory:
         await storm
         self.history.note("producers are done")
         await self._converge()
-        read = [*PARTITIONS, LAST] if self._passing is not None and self._passing.remains else PARTITIONS
-        for number, each in enumerate(read):
-            judge = self._begin_at_any(Consumer, f"judge-{number}", each, observed=False)
+        for number, each in enumerate(PARTITIONS):
+            judge = self._consumer(f"judge-{number}", number, observed=False)
             self._final[each] = await self._on(judge.name, judge.read_to_end())
+        if self._passing is not None and self._passing.remains:
+            judge = self._begin_at_any(Consumer, f"judge-{PASSING}", LAST, observed=False)
+            self._final[LAST] = await self._on(judge.name, judge.read_to_end())
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
@@ -265,9 +269,14 @@ class DisklessClusterStory:
         return PassingTopic(self._begin_at_any, self._on, create, self._id_of_passing, self.history)
 
     def _id_of_passing(self) -> UUID | None:
-        images = [node.metadata.publisher.image for node in self.nodes.values() if node.metadata is not None]
-        topic = max(images, key=lambda image: image.provenance.offset).topics.get(PASSING)
+        topic = self._image.topics.get(PASSING)
         return None if topic is None else topic.topic_id
+
+    @property
+    def _image(self) -> MetadataImage:
+        """The newest metadata of all nodes."""
+        images = [node.metadata.publisher.image for node in self.nodes.values() if node.metadata is not None]
+        return max(images, key=lambda image: image.provenance.offset)
 
     def _violations(self) -> list[str]:
         """All violations of the run, after the last check."""
@@ -298,7 +307,7 @@ class DisklessClusterStory:
     async def _isolate_coordinator(self, chance: random.Random) -> None:
         """Disconnect the leader of a coordinator from the other nodes. Clients and the store can still
         connect to it."""
-        wanted = TopicPartition(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
+        wanted = TopicPartition(DISKLESS_METADATA_TOPIC, chance.randrange(self._coordinator_count))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is None:
             return
@@ -328,8 +337,9 @@ class DisklessClusterStory:
         producer: RovingProducer = self._begin_at_any(RovingProducer, f"producer-{number}", where, sending)
         return producer
 
-    def _consumer(self, name: str, number: int) -> Consumer:
-        consumer: Consumer = self._begin_at_any(Consumer, name, PARTITIONS[number % len(PARTITIONS)])
+    def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
+        where = PARTITIONS[number % len(PARTITIONS)]
+        consumer: Consumer = self._begin_at_any(Consumer, name, where, observed=observed)
         return consumer
 
     def _topics(self) -> Sequence[CreatableTopic]:
@@ -405,7 +415,7 @@ class DisklessClusterStory:
             process = self._world.host(f"node-{node_id}").process
             if process is None or not process.alive or process.exhibit is not self.nodes.get(node_id):
                 return f"node {node_id} is down"
-        for index in range(COORDINATORS):
+        for index in range(self._coordinator_count):
             problem = self._problem_of_coordinator(TopicPartition(DISKLESS_METADATA_TOPIC, index))
             if problem is not None:
                 return problem
@@ -461,7 +471,7 @@ class DisklessClusterStory:
         checker = ObjectsChecker(self._world, self.history)
         for node_id in self._node_ids:
             await checker.check(self._world.host(f"node-{node_id}"))
-        if checker.coordinator_ids != set(range(COORDINATORS)):
+        if checker.coordinator_ids != set(range(self._coordinator_count)):
             self.history.violate(f"only the coordinators {checker.coordinator_ids} were checked")
         if self._checks_leaks:
             checker.check_leaks()

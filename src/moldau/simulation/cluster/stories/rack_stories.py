@@ -7,6 +7,7 @@ and created again, and the store fails.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any, Final
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from moldau.protocol.partitions import TopicPartition
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.clients.client import Consumer, Producer, Sending, SimulatedClient
@@ -41,6 +43,7 @@ has no replica of it."""
 MOVED_REPLICAS_MIN: Final = 2
 """Minimum number of replicas after a move. It is the ``min.insync.replicas`` of the coordinators' topic."""
 
+CREATE_PARTITIONS_VERSION: Final = 3
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
 
 
@@ -78,9 +81,9 @@ def diskless_racks_storm() -> Scenario:
 
 
 def diskless_racks_changes() -> Scenario:
-    """Partitions and coordinators are moved between brokers of all racks. A topic is deleted and created
-    again under the same name. Meanwhile brokers and the store fail. At the end, every object must be
-    referenced."""
+    """Partitions and coordinators are moved between brokers of all racks. A coordinator is added. A topic is
+    deleted and created again under the same name. Meanwhile brokers and the store fail. At the end, every
+    object must be referenced."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
     scenario = scenario_of((*store, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     story = partial(ChangedRackStory, checks_leaks=True)
@@ -141,8 +144,8 @@ class RackStory(DisklessClusterStory):
 
 
 class ChangedRackStory(RackStory):
-    """The scenario of :class:`RackStory` with an administrator who moves replicas, and another one who
-    deletes topics."""
+    """The scenario of :class:`RackStory` with an administrator who moves replicas, another one who deletes
+    topics, and a third one who adds a coordinator."""
 
     def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
         self._passing = self._passing_topic()
@@ -153,7 +156,24 @@ class ChangedRackStory(RackStory):
         return [
             self._on("meddler", self._passing.play(meddler)),
             self._on("mover", self._move(mover, goes_on)),
+            self._on("grower", self._grow(self._begin_at_any(SimulatedClient, "grower"))),
         ]
+
+    async def _grow(self, client: SimulatedClient) -> None:
+        """Add a coordinator. Partitions that are created later may get it."""
+        await asyncio.sleep(client.chance.uniform(0.0, 10.0))
+        count = COORDINATORS + 1
+        wanted = CreatePartitionsTopic(name=DISKLESS_METADATA_TOPIC, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5_000)
+        while self._count_coordinators() < count:
+            with contextlib.suppress(OSError):
+                await client.ask(ApiKey.CREATE_PARTITIONS, CREATE_PARTITIONS_VERSION, request)
+            await client.pause()
+        self._coordinator_count = count
+
+    def _count_coordinators(self) -> int:
+        topic = self._image.topics.get(DISKLESS_METADATA_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
 
     async def _move(self, mover: Mover, goes_on: Callable[[], bool]) -> None:
         await mover.run(goes_on)

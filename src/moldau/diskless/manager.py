@@ -226,14 +226,14 @@ class DisklessManager:
         )
         cold_meters = ColdReadMeters(meters)
         budget = ByteBudget(settings.cold_reads.budget_bytes)
-        cold_source = source._replace(rack=SharedColdObjects(self.rack_objects, cluster.racks.has_peers))
+        now_ms = cluster.now_ms or machine.clock.now_ms
+        shared = SharedColdObjects(self.rack_objects, cluster.racks.has_peers, now_ms)
+        cold_source = source._replace(rack=shared)
         reads = ObjectReads(cold_source, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
         self._lookup = WalOffsetLookup(coordinator, reads, machine, moving)
         commits = OwnCommits(recent, self.cacher, machine.workers, unexpected, cluster.racks.has_peers)
-        origin = ObjectOrigin(
-            cluster.broker_id, cluster.now_ms or machine.clock.now_ms, cluster.racks.has_rack_readers
-        )
+        origin = ObjectOrigin(cluster.broker_id, now_ms, cluster.racks.has_rack_readers)
         self.writer = DisklessWriter(
             self.storage,
             coordinator,

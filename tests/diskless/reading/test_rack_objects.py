@@ -26,6 +26,7 @@ from moldau.runtime.entropy import SeededEntropy
 
 CONTENT = bytes(range(256)) * 4
 ENTROPY = SeededEntropy(3)
+CREATED_MS = 1_700_000_000_000
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -37,7 +38,7 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 def key(writer: int, size_bytes: int | None = len(CONTENT)) -> str:
-    return new_object_key(1_700_000_000_000, writer, ENTROPY, size_bytes=size_bytes)
+    return new_object_key(CREATED_MS, writer, ENTROPY, size_bytes=size_bytes)
 
 
 @dataclass
@@ -120,16 +121,30 @@ async def test_a_small_range_does_not_keep_a_whole_object_in_memory() -> None:
     assert len(large.obj) == len(CONTENT), "a large range is not copied"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("has_peers", [False, True])
+@pytest.mark.parametrize(
+    ("has_peers", "age_ms", "is_read", "is_shared"),
+    [
+        (False, 60_000, False, False),
+        (True, 60_000, False, True),
+        (False, 29_000, False, True),
+        (False, -29_000, False, True),
+        (False, 60_000, True, True),
+    ],
+)
 @on_a_loop
-async def test_old_records_are_read_as_whole_objects_only_if_the_rack_has_other_brokers(
-    has_peers: bool,
+async def test_which_objects_a_broker_without_peers_reads_as_a_whole(
+    has_peers: bool, age_ms: int, is_read: bool, is_shared: bool
 ) -> None:
+    """Old objects are read range by range, unless the broker has the whole object. The caches of partitions
+    need new objects next."""
     rack, name = Rack(), key(9)
     rack.store.objects[name] = CONTENT
-    view = await SharedColdObjects(rack.brokers[2], lambda: has_peers).fetch(name, 100, 50)
-    assert (view is not None) == has_peers
-    assert rack.store.gets == ([(name, 0, len(CONTENT))] if has_peers else [])
+    if is_read:
+        await rack.brokers[2].fetch(name, 0, 10)
+    objects = SharedColdObjects(rack.brokers[2], lambda: has_peers, lambda: CREATED_MS + age_ms)
+    view = await objects.fetch(name, 100, 50)
+    assert (view is not None) == is_shared
+    assert rack.store.gets == ([(name, 0, len(CONTENT))] if is_shared else [])
 
 
 @on_a_loop

@@ -27,6 +27,8 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 
 _AVOIDED_S: Final = 2.0
 """After a failure, a reader gets no further requests for this time."""
+_NEW_MS: Final = 30_000
+"""The age up to which an object is new."""
 _COPIED_PART: Final = 4
 """A range is copied if it is smaller than its object divided by this number. A view would keep the whole
 object in memory, although the budgets of readers count only the range."""
@@ -112,6 +114,10 @@ class RackObjects:
         self.meters.peer_bytes.value += size_bytes
         return view
 
+    def has(self, key: str) -> bool:
+        """Whether the object is here, or is being read, so that no request to the store is needed."""
+        return key in self._kept or key in self._reading or key in self._spilled
+
     async def read_for_rack(self, wanted: ObjectRange) -> memoryview:
         key, offset, size_bytes = wanted
         parsed = parse_object_key(key)
@@ -195,17 +201,28 @@ class RackObjects:
 
 
 class SharedColdObjects:
-    """The objects of the rack for reads of old records: a
+    """The objects of the rack for reads of records that are not in the local segments: a
     :class:`moldau.diskless.reading.object_reads.SharedObjects`.
 
     A broker that is alone in its rack cannot share a whole object with another broker. At the end of
     partitions it still reads whole objects, because it soon needs most of their batches. For old records it
-    needs only ranges.
+    needs only ranges. New objects are read as a whole by the first reader of a partition, too, because the
+    partition's cache needs them next.
     """
 
-    def __init__(self, objects: RackObjects, has_peers: Callable[[], bool]) -> None:
+    def __init__(
+        self, objects: RackObjects, has_peers: Callable[[], bool], now_ms: Callable[[], int]
+    ) -> None:
+        """``now_ms`` returns the time with which creation times of objects are compared."""
         self._objects = objects
         self._has_peers = has_peers
+        self._now_ms = now_ms
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        return await self._objects.fetch(key, offset, size_bytes) if self._has_peers() else None
+        if self._has_peers() or self._objects.has(key) or self._is_new(key):
+            return await self._objects.fetch(key, offset, size_bytes)
+        return None
+
+    def _is_new(self, key: str) -> bool:
+        parsed = parse_object_key(key)
+        return parsed is not None and abs(self._now_ms() - parsed.created_ms) <= _NEW_MS

@@ -74,6 +74,9 @@ class SpilledObjects:
             with contextlib.suppress(OSError):
                 disk.remove(self._path)  # A killed process may have left it.
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._places or key in self._writing
+
     def requested(self, key: str) -> None:
         """Called before an object is requested from the store. If it was in memory before, objects are
         written to the file again."""

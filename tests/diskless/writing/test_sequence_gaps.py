@@ -183,12 +183,12 @@ def test_a_commit_that_is_given_up_leaves_its_object() -> None:
 
 def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> None:
     async def story(machine: Machine) -> None:
-        coordinator = Overtaken(machine.entropy)
+        coordinator, meters = Overtaken(machine.entropy), Meters()
         writer = DisklessWriter(
             MemoryStorage(machine.clock),
             coordinator,
             machine,
-            Meters(),
+            meters,
             ObjectOrigin(1, machine.clock.now_ms),
         )
         later = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=1), timeout_ms=5_000)
@@ -197,7 +197,10 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
         assert not later.done()
         coordinator.partitions[key()].next_sequence[7] = 1  # the first batch arrived through another broker
         assert (await later).error is ErrorCode.none
-        assert len({call.object_key for _, call in coordinator.calls}) > 1
+        files = {call.object_key for _, call in coordinator.calls}
+        assert len(files) > 1
+        held = meters.scoped("moldau.diskless", "Writer").value("BatchesHeldPerSec")
+        assert held == len(files) - 1
         lost = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=9), timeout_ms=5_000)
         assert not isinstance(lost, AppendOutcome)
         begin = asyncio.get_running_loop().time()

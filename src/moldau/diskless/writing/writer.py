@@ -184,6 +184,7 @@ class DisklessWriter:
         file.waiters.remove(waiter)
         content = memoryview(file.object.arena)[batch.byte_offset : batch.byte_offset + size]
         self._filling.put(batch.key, content, batch.header, batch.timestamp_type, waiter)
+        self._meters.held()
         return True
 
     def _buffer_closed(self, closed: ClosedBuffer) -> None:

@@ -41,6 +41,11 @@ class WriterMeters:
         self._rejected = scope.counter(
             "BatchesRejectedPerSec", "Batches that were refused and got no offset."
         )
+        self._held = scope.counter(
+            "BatchesHeldPerSec",
+            "How often a batch was written again into a later object, because it had arrived before its"
+            " predecessor. This happens when an idempotent producer changes brokers.",
+        )
         self._commit_errors = scope.counter(
             "CommitErrorsPerSec", "Commits with an unknown outcome, which had to be repeated."
         )
@@ -96,6 +101,9 @@ class WriterMeters:
 
     def rejected(self, batch_count: int) -> None:
         self._rejected.value += batch_count
+
+    def held(self) -> None:
+        self._held.value += 1
 
     def deleted(self) -> None:
         self._deleted.value += 1

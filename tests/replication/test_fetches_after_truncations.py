@@ -18,7 +18,6 @@ from moldau.protocol.messages.fetch import (
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.fetching.replica_fetcher import HURRY_S
-from moldau.replication.remote import RemoteSlot
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 
@@ -33,7 +32,6 @@ class Replica:
     topic = "t"
     snapshots = None
     is_cutting = False
-    remote = RemoteSlot()
 
     def __init__(self, index: int, end_offset: int) -> None:
         self.key = PartitionKey(TOPIC_ID, index)
@@ -42,6 +40,9 @@ class Replica:
 
     def position(self) -> FetchPosition:
         return FetchPosition(LEADER, EPOCH, self.end_offset, EPOCH - 1)
+
+    def remote_truncation(self, epoch: int, diverging_epoch: int, end_offset: int) -> int | None:
+        return None
 
     def is_synced(self, position: FetchPosition) -> bool:
         return True

@@ -19,6 +19,7 @@ from moldau.protocol.messages.fetch import EpochEndOffset
 from moldau.replication import reads as local_reads
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.tiered import reads as remote_reads
+from moldau.simulation.world.world import World
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.files.truncation import Truncation
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
@@ -279,6 +280,29 @@ async def truncation_below_local_log(story: TieredReplicas, *, segments: int) ->
     await story.write_again("later")
 
 
+async def truncation_at_local_log_of_leader(story: TieredReplicas) -> None:
+    """Broker B lacks record 2 when it is elected, and its local log then begins after the common records. The
+    tier has the state of the follower only before and after this offset."""
+    await story.begin(A, B, configs=UNCLEAN)
+    old = epoch(story)
+    await story.write(0, "0", "1")
+    story.cut(A, B)
+    await story.write(0, "lost 1", producer="lost")
+    await story.leads(A, A)
+    await story.write(1, "lost 2", producer="lost")
+    await story.write(2, "lost 3", producer="lost")
+    await story.copied(A, Segment(0, 2, (old,)), Segment(3, 3, (old,)))
+    await story.expire(2, 4, A)
+    await story.kill(A)
+    await story.leads(B, B)
+    story.world.network.heal_all()
+    await story.write(1, "new 1", producer="later")
+    await story.write(2, "new 2", producer="later")
+    await story.expire(1, 2, B)
+    await story.start(A)
+    await story.leads(B, A, B)
+
+
 async def diverged_tier(story: TieredReplicas) -> None:
     """Scenario 5. After two unclean elections, the tier has a segment of broker B whose records 2 and 3 are
     in no log any more. The records of broker A are valid, although A lacks the epoch of B. Then B comes back
@@ -350,6 +374,16 @@ def test_records_of_a_leader_before_an_unclean_election_are_not_read_from_the_ti
 @pytest.mark.parametrize("segments", [1, 2])
 def test_a_follower_that_truncates_below_its_local_log_keeps_all_producers(segments: int) -> None:
     assert play(7, partial(truncation_below_local_log, segments=segments)) == []
+
+
+def test_a_follower_joins_that_truncates_at_the_local_log_of_its_leader() -> None:
+    """It may have forgotten the producers of the common records, but it must not fetch one state of the tier
+    after the other."""
+    with World(8) as world:
+        replicas = TieredReplicas(world)
+        world.run(truncation_at_local_log_of_leader(replicas))
+        assert world.errors() == []
+        assert replicas.log(A).truncation_count <= 2
 
 
 def test_a_diverging_segment_in_the_tier_is_not_read() -> None:

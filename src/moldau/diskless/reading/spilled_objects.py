@@ -186,8 +186,8 @@ class SpilledObjects:
 
     def _remove(self, file: File) -> None:
         # This runs after all reads and writes, because all of them use one thread.
-        file.close()
         try:
+            file.close()
             self._disk.remove(self._path)
         except OSError as error:
             _logger.warning("%s cannot be removed: %s", self._path, error)

@@ -5,6 +5,7 @@ The new log begins at the end of a remote segment, with the leader epochs and th
 (KIP-405, "Follower replication"). The follower's next fetch begins at this offset.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -26,11 +27,13 @@ from moldau.replication.core.divergence import UNDEFINED
 from moldau.replication.core.follower import FetchPosition
 from moldau.replication.partition_interface import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 
 logger = logging.getLogger(__name__)
 
 AskLeader = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
+_STATE_LIMIT_S: Final = 10.0
 _CLIENT: Final = -1
 """The replica id of clients, for which the log of the leader ends at the high watermark."""
 
@@ -70,29 +73,60 @@ async def begin_behind_remote(
 
 
 async def truncate(
-    partition: ClassicPartition, leader_epoch: int, diverging_epoch: int, end_offset: int
+    ask: AskLeader,
+    partition: ClassicPartition,
+    sent: FetchPosition,
+    diverging_epoch: int,
+    end_offset: int,
 ) -> None:
     """Truncate the follower's log at the diverging epoch in the leader's response.
 
-    If the log then ends in its remote part, its producers at this offset are not known here. So the local log
-    begins at an earlier offset at which they are known, and the records from there on are fetched again.
-    Raises ``KafkaError`` while this is not possible.
+    If the log then ends in its remote part, its producers at this offset are not known here. If possible, the
+    local log begins at an earlier offset at which they are known, and the records from there on are fetched
+    again.
     """
-    following, remote = partition.following, partition.remote.part
-    if remote is not None:
-        offset = following.remote_truncation(leader_epoch, diverging_epoch, end_offset)
-        state = None if offset is None else await remote.state_before(offset)
-        if state is not None:
-            logger.info(
-                "the log of %s-%d is truncated at %d, before its local part; it continues at offset %d",
-                partition.topic,
-                partition.key.partition,
-                offset,
-                state.offset,
-            )
-            await following.begin_behind_remote(leader_epoch, state)
-            return
-    await following.truncate(leader_epoch, diverging_epoch, end_offset)
+    following = partition.following
+    offset = following.remote_truncation(sent.leader_epoch, diverging_epoch, end_offset)
+    state = None if offset is None else await _fetchable_state(ask, partition, sent, offset)
+    if state is None:
+        await following.truncate(sent.leader_epoch, diverging_epoch, end_offset)
+        return
+    logger.info(
+        "the log of %s-%d is truncated at %d, before its local part; it continues at offset %d",
+        partition.topic,
+        partition.key.partition,
+        offset,
+        state.offset,
+    )
+    await following.begin_behind_remote(sent.leader_epoch, state)
+
+
+async def _fetchable_state(
+    ask: AskLeader, partition: ClassicPartition, sent: FetchPosition, offset: int
+) -> AuxiliaryState | None:
+    """The newest state in the remote tier at or before ``offset``, if the leader still has all later records
+    on its disk. Otherwise the next fetch would only lead to another state in the tier.
+
+    A follower must not wait for the tier before it truncates its log, so an error means that there is no
+    state.
+    """
+    remote = partition.remote.part
+    if remote is None:
+        return None
+    try:
+        async with asyncio.timeout(_STATE_LIMIT_S):
+            state = await remote.state_before(offset)
+            local = await list_offset(ask, partition, sent, EARLIEST_LOCAL_TIMESTAMP)
+    except (KafkaError, TimeoutError) as error:
+        logger.warning(
+            "%s-%d is truncated without the producers at offset %d: %s",
+            partition.topic,
+            partition.key.partition,
+            offset,
+            error,
+        )
+        return None
+    return state if state is not None and state.offset >= local.offset else None
 
 
 async def _epoch_before(

@@ -370,7 +370,7 @@ class ReplicaFetcher:
             )
             self._hold(
                 followed,
-                partial(truncate, partition, sent.leader_epoch, diverging.epoch, diverging.end_offset),
+                partial(truncate, self._ask, partition, sent, diverging.epoch, diverging.end_offset),
             )
             return
         if row.snapshot_id.epoch != UNDEFINED and partition.snapshots is not None:

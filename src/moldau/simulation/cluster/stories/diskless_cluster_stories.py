@@ -434,8 +434,7 @@ class DisklessClusterStory:
         states = {(one.high_watermark, one.log.log_end_offset) for one in replicas}
         if len(replicas) < METADATA_REPLICAS or len(states) > 1:
             return f"{wanted}: {[(one.is_leader, one.high_watermark) for one in replicas]}"
-        metadata = self.nodes[NODE_IDS[0]].metadata
-        topic = None if metadata is None else metadata.publisher.image.topics.get(DISKLESS_METADATA_TOPIC)
+        topic = self._image.topics.get(DISKLESS_METADATA_TOPIC)
         if topic is None or len(topic.partitions[wanted.partition].isr) < METADATA_REPLICAS:
             return f"{wanted}: {topic and topic.partitions[wanted.partition]}"
         led = [

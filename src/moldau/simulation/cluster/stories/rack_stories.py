@@ -144,8 +144,8 @@ class RackStory(DisklessClusterStory):
 
 
 class ChangedRackStory(RackStory):
-    """The scenario of :class:`RackStory` with an administrator who moves replicas, another one who deletes
-    topics, and a third one who adds a coordinator."""
+    """The scenario of :class:`RackStory` with an administrator who adds a coordinator and moves replicas, and
+    another one who deletes topics."""
 
     def _begin_other_work(self, goes_on: Callable[[], bool]) -> "Sequence[asyncio.Task[Any]]":
         self._passing = self._passing_topic()
@@ -155,13 +155,19 @@ class ChangedRackStory(RackStory):
         mover = Mover(client, (*PARTITIONS, *coordinators), tuple(RACKS), MOVED_REPLICAS_MIN)
         return [
             self._on("meddler", self._passing.play(meddler)),
-            self._on("mover", self._move(mover, goes_on)),
-            self._on("grower", self._grow(self._begin_at_any(SimulatedClient, "grower"))),
+            self._on("mover", self._grow_and_move(client, mover, goes_on)),
         ]
+
+    async def _grow_and_move(
+        self, client: SimulatedClient, mover: Mover, goes_on: Callable[[], bool]
+    ) -> None:
+        # A new coordinator gets as many replicas as coordinator 0 has. A move may change their number.
+        await self._grow(client)
+        await self._move(mover, goes_on)
 
     async def _grow(self, client: SimulatedClient) -> None:
         """Add a coordinator. Partitions that are created later may get it."""
-        await asyncio.sleep(client.chance.uniform(0.0, 10.0))
+        await asyncio.sleep(client.chance.uniform(0.0, 2.0))
         count = COORDINATORS + 1
         wanted = CreatePartitionsTopic(name=DISKLESS_METADATA_TOPIC, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5_000)

@@ -32,11 +32,11 @@ from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import SNAPSHOTTED
-from moldau.replication.partition_interface import ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
 from moldau.simulation.world.world import World
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
+from replica_fetches import fetch_once
 
 OLD, NEW = IDS = (1, 2)
 NAME = TopicPartition(DISKLESS_METADATA_TOPIC, 0)
@@ -73,28 +73,8 @@ class Broker:
 
     async def fetch_from(self, leader: "Broker") -> None:
         """Make one fetch and process its response, as a fetcher does."""
-        following = self.partition.following
-        position = following.position()
-        answer = leader.partition.read(
-            ReadRequest(
-                position.offset,
-                1 << 20,
-                current_leader_epoch=position.leader_epoch,
-                last_fetched_epoch=position.last_fetched_epoch,
-                log_start_offset=position.log_start_offset,
-                replica_id=NEW,
-                acknowledged_offset=following.acknowledged_offset(),
-            )
-        )
-        assert isinstance(answer, ReadOutcome)
-        assert answer.error is ErrorCode.none
+        answer = await fetch_once(self.partition, NEW, leader.partition)
         assert answer.diverging_epoch is None
-        following.append(
-            position.leader_epoch,
-            b"".join(answer.views),
-            high_watermark=answer.high_watermark,
-            log_start_offset=answer.log_start_offset,
-        )
         await self.partition.settled()
 
     async def delete_records(self, partition: int) -> Sequence[DeletedRecords]:

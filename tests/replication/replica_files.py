@@ -12,13 +12,14 @@ from moldau.records.record import Record
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import WRITTEN, ReplicaPolicy
-from moldau.replication.partition_interface import AppendAnswer, ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import AppendAnswer, ReadOutcome
 from moldau.replication.waiters import WaitingRoom
-from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine, Workers
+from moldau.runtime import InlineWorkers, LocalDisk, Machine, Workers
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SeededEntropy
 from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog
+from replica_fetches import fetch_once
 
 
 def batch(value: bytes) -> bytes:
@@ -63,31 +64,9 @@ class Replicas:
 
     async def fetch(self, follower: int) -> ReadOutcome:
         """Make one fetch and process its response, as a fetcher does."""
-        following = self.partitions[follower].following
-        position = following.position()
-        answer = self.partitions[position.leader_id].read(
-            ReadRequest(
-                position.offset,
-                1 << 20,
-                current_leader_epoch=position.leader_epoch,
-                last_fetched_epoch=position.last_fetched_epoch,
-                log_start_offset=position.log_start_offset,
-                replica_id=follower,
-                acknowledged_offset=following.acknowledged_offset(),
-            )
-        )
-        assert isinstance(answer, ReadOutcome)
-        assert answer.error is ErrorCode.none
-        if answer.diverging_epoch is not None:
-            await following.truncate(position.leader_epoch, *answer.diverging_epoch)
-        else:
-            following.append(
-                position.leader_epoch,
-                b"".join(answer.views),
-                high_watermark=answer.high_watermark,
-                log_start_offset=answer.log_start_offset,
-            )
-        return answer
+        replica = self.partitions[follower]
+        leader_id = replica.following.position().leader_id
+        return await fetch_once(replica, follower, self.partitions[leader_id])
 
     def produce(self, leader: int, value: bytes, acks: int = 1) -> AppendAnswer:
         return self.partitions[leader].append(memoryview(batch(value)), required_acks=acks, timeout_ms=60_000)

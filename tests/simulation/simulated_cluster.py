@@ -1,6 +1,7 @@
 """A cluster of nodes in a simulated world, for stories that a test plays step by step."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -99,3 +100,17 @@ def separate() -> dict[int, str]:
 
 def combined() -> dict[int, str]:
     return {1: "controller", 11: "broker,controller", 12: "broker,controller"}
+
+
+class KeptSectors(random.Random):
+    """The chance of a disk that keeps all of its unsynced writes when power is lost, or none of them."""
+
+    def __init__(self, *, keeps_all: bool) -> None:
+        super().__init__(0)
+        self._keeps_all = keeps_all
+
+    def randrange(self, *_: Any) -> int:
+        return int(self._keeps_all)
+
+    def random(self) -> float:
+        return 0.4 if self._keeps_all else 0.9

@@ -142,7 +142,7 @@ class DisklessManager:
         self.storage = open_storage(
             settings.storage, machine, meters, policy=settings.retries, health=self.health
         )
-        self._open_later(cluster, settings)
+        self._make_opening(cluster, settings)
         moving = MovingCoordinators()
         self._make_readers_and_writer(arrivals, meters, moving)
         self._fetch_meters = FetchMeters(meters)
@@ -172,7 +172,7 @@ class DisklessManager:
         self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
         self._repeating = self._background()
 
-    def _open_later(self, cluster: ClusterContext, settings: DisklessSettings) -> None:
+    def _make_opening(self, cluster: ClusterContext, settings: DisklessSettings) -> None:
         url, folder = settings.storage.url, cluster.folder
         self._claim = StoreClaim(self.storage, cluster.cluster_id, url, source=f"{folder}/{META_PROPERTIES}")
         known = KnownStore(self._machine.disk, folder, cluster.cluster_id, settings.storage)

@@ -2,10 +2,9 @@
 gets the metadata from the controllers, and keeps its records."""
 
 import random
-from typing import Any
 
 import pytest
-from simulated_cluster import BROKERS, Cluster, separate
+from simulated_cluster import BROKERS, Cluster, KeptSectors, separate
 
 from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import Disk
@@ -16,16 +15,6 @@ from moldau.simulation.world.world import World
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 RECORDS = 20
-
-
-class NothingKept(random.Random):
-    """The chance of a disk that loses all unsynced writes when power is lost."""
-
-    def randrange(self, *_: Any) -> int:
-        return 0
-
-    def random(self) -> float:
-        return 0.9
 
 
 def test_a_broker_that_has_lost_its_metadata_log_starts_and_keeps_its_records() -> None:
@@ -50,7 +39,7 @@ def test_a_broker_that_has_lost_its_metadata_log_starts_and_keeps_its_records() 
                 await cluster.on(producer.name, producer.run(RECORDS, pause_s=0.01))
             for broker in BROKERS:
                 host = world.host(f"node-{broker}")
-                host.disk.chance = NothingKept()
+                host.disk.chance = KeptSectors(keeps_all=False)
                 host.lose_power()
                 del cluster.nodes[broker]
                 assert _metadata_end(host.disk.mount(Process("operator"))) == 0

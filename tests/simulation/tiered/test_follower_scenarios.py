@@ -6,13 +6,13 @@ to the last offset. The leader epochs and the producers of the replicas agree, a
 byte for byte.
 """
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from partition_clients import StoredRecord
+from simulated_cluster import KeptSectors
 from tiered_replicas import NEVER_ROLLS, ROLLS, A, B, Segment, TieredReplicas, play
 
 from moldau.protocol.messages.fetch import EpochEndOffset
@@ -32,20 +32,6 @@ from moldau.tiered.restoring import fetch_auxiliary_state
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
-
-
-class KeptSectors(random.Random):
-    """The chance of a disk that keeps all of its unsynced writes when power is lost, or none of them."""
-
-    def __init__(self, *, keeps_all: bool) -> None:
-        super().__init__(0)
-        self._keeps_all = keeps_all
-
-    def randrange(self, *_: Any) -> int:
-        return int(self._keeps_all)
-
-    def random(self) -> float:
-        return 0.4 if self._keeps_all else 0.9
 
 
 def epoch(story: TieredReplicas) -> int:

@@ -101,9 +101,8 @@ def load_log(
     producers = LogProducers(disk, folder, segments.config)
     producers.load(
         segments,
+        offsets,
         now_ms=machine.clock.now_ms(),
-        log_start_offset=log_start_offset,
-        flushed_offset=flushed_offset,
         rebuilt_from=loaded.rebuilt_from,
         on_epoch=epochs.learn,
     )

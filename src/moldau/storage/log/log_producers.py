@@ -12,6 +12,7 @@ from moldau.runtime.files.disk import Disk
 from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.producers.producer_snapshot import ProducerSnapshots
 from moldau.storage.producers.producer_state import (
     BatchMetadata,
@@ -36,10 +37,9 @@ class LogProducers:
     def load(
         self,
         segments: SegmentedLog,
+        offsets: LogOffsets,
         *,
         now_ms: int,
-        log_start_offset: int,
-        flushed_offset: int,
         rebuilt_from: int | None = None,
         on_epoch: BatchVisitor | None = None,
     ) -> None:
@@ -48,12 +48,12 @@ class LogProducers:
         ``rebuilt_from`` is the base offset of the first segment whose indexes recovery has emptied. The
         replay also reads this segment and all later segments, and fills their transaction indexes.
         ``on_epoch`` gets the first batch of a segment. It also gets each batch whose leader epoch differs
-        from the leader epoch of the previous batch. It does not get batches below ``log_start_offset``.
+        from the leader epoch of the previous batch. It does not get batches below the log's start.
 
         The snapshots at the replayed segments are written again. Otherwise, retention could remove the only
         batch of an idle producer, and after the next kill neither a batch nor a snapshot would show the
-        producer. A start after a loss of power believes the snapshots up to ``flushed_offset``, so these are
-        written durably.
+        producer. A start after a loss of power believes the snapshots at offsets that were flushed, so these
+        are written durably.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -61,11 +61,13 @@ class LogProducers:
         for segment in segments.segments[segments.index_holding(start_offset) :]:
             is_rebuilt = rebuilt_from is not None and segment.base_offset >= rebuilt_from
             if segment.base_offset > start_offset:
-                self.write_snapshot(segment.base_offset, durably=segment.base_offset <= flushed_offset)
+                self.write_snapshot(
+                    segment.base_offset, durably=segment.base_offset <= offsets.flushed_offset
+                )
             start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
             epoch = None
             for position, header in scan_headers(segment.file, start, segment.size_bytes):
-                if header.partition_leader_epoch != epoch and header.last_offset >= log_start_offset:
+                if header.partition_leader_epoch != epoch and header.last_offset >= offsets.log_start_offset:
                     epoch = header.partition_leader_epoch
                     if on_epoch is not None:
                         on_epoch(header)
@@ -80,12 +82,10 @@ class LogProducers:
                     segment.transaction_index.append(_aborted(completed))
         self.state.advance_end(end_offset)
 
-    def truncate_to(
-        self, segments: SegmentedLog, *, now_ms: int, log_start_offset: int, flushed_offset: int
-    ) -> None:
+    def truncate_to(self, segments: SegmentedLog, offsets: LogOffsets, *, now_ms: int) -> None:
         """Forget the removed batches after a truncation of the log."""
         self.snapshots.remove_after(segments.end_offset)
-        self.load(segments, now_ms=now_ms, log_start_offset=log_start_offset, flushed_offset=flushed_offset)
+        self.load(segments, offsets, now_ms=now_ms)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
         """Begin again with the producers ``entries``, because the log is now empty and begins at ``offset``.

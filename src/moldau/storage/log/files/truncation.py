@@ -71,13 +71,7 @@ class Truncation:
             cut_files = segments.truncate_to(offset)
             self._forget_from(segments.end_offset)
             yield from self._lower_checkpoints()
-            offsets = self._state.offsets
-            self._state.producers.truncate_to(
-                segments,
-                now_ms=self._now_ms(),
-                log_start_offset=offsets.log_start_offset,
-                flushed_offset=offsets.flushed_offset,
-            )
+            self._state.producers.truncate_to(segments, self._state.offsets, now_ms=self._now_ms())
             yield cut_files
             yield from self._truncated(segments.end_offset)
 

@@ -1,5 +1,5 @@
 """Diskless topics over several brokers: ``python -m bench.diskless_cluster [produce] [latency] [racks]
-[moves] [idle] [--quick]``.
+[moves] [kills] [idle] [--quick]``.
 
 There are three brokers in three racks and one controller, each in a process of its own on one machine. The
 object store is a folder that the brokers share.
@@ -14,7 +14,7 @@ from typing import Final
 import moldau
 from bench.diskless_cluster.idle import measure_idle
 from bench.diskless_cluster.latency import measure_latency
-from bench.diskless_cluster.moves import measure_moves
+from bench.diskless_cluster.moves import measure_kills, measure_moves
 from bench.diskless_cluster.produce import measure_produce
 from bench.diskless_cluster.racks import measure_racks
 from bench.diskless_cluster.sizes import FULL, QUICK, Sizes
@@ -25,6 +25,7 @@ PARTS: Final[dict[str, Callable[[Report, pathlib.Path, Sizes], None]]] = {
     "latency": measure_latency,
     "racks": measure_racks,
     "moves": measure_moves,
+    "kills": measure_kills,
     "idle": measure_idle,
 }
 

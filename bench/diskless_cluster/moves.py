@@ -5,6 +5,7 @@ There is one coordinator. The leader of the measured partition is on another bro
 partition, a partition with real records, and a partition with simulated records (``simulated.py``).
 """
 
+import contextlib
 import functools
 import itertools
 import pathlib
@@ -12,7 +13,8 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import ceil
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
@@ -196,23 +198,50 @@ class MovesBench:
         return bool(self._nodes.partitions_of(topic)[0].leader_id == leader)
 
 
+def measure_kills(report: Report, folder: pathlib.Path, sizes: Sizes) -> None:
+    """Kill the coordinator's broker many times, for the 99th percentile of the pause."""
+    with _prepared(folder / "kills") as nodes:
+        _create(nodes, "new")
+        bench = MovesBench(nodes, "new")
+        pauses = [bench.kill(COORDINATOR) for _ in range(sizes.kills)]
+    row: dict[str, Any] = {"SIGKILL of the coordinator's broker, times": len(pauses)}
+    for number, column in enumerate(("back", "producer", "reader")):
+        values = sorted(pause[number] for pause in pauses)
+        row[f"{column}, p50; p99; max, s"] = "; ".join(
+            str(rounded(value))
+            for value in (statistics.median(values), values[ceil(0.99 * len(values)) - 1], values[-1])
+        )
+    row["goal"] = "producer, p99 < 3"
+    report.add("Kills of the coordinator's broker", row)
+
+
 def measure_moves(report: Report, folder: pathlib.Path, sizes: Sizes) -> None:
-    with running(RackNodes(folder / "moves", coordinators=1)) as nodes:
-        assert isinstance(nodes, RackNodes)
-        order = (COORDINATOR, LEADER, OTHER)
-        prefer(nodes, COORDINATORS_TOPIC, {0: order})
-        elect(nodes, LEADER, COORDINATORS_TOPIC, [0])
+    with _prepared(folder / "moves") as nodes:
         fillings: dict[str, Callable[[RackNodes, Sizes, str], str]] = {
             "new": lambda nodes, sizes, topic: "a new partition",
             "real": _fill_for_real,
             "simulated": _fill_simulated,
         }
         for name, filling in fillings.items():
-            admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
-            new = NewTopic(name, 1, replica_assignment=[[LEADER, OTHER, COORDINATOR]])
-            admin.create_topics([new])[name].result(60)
+            _create(nodes, name)
             size = filling(nodes, sizes, name)
             _measure_events(report, MovesBench(nodes, name), size, sizes.moves)
+
+
+@contextlib.contextmanager
+def _prepared(folder: pathlib.Path) -> Iterator[RackNodes]:
+    """A cluster with one coordinator, at its broker."""
+    with running(RackNodes(folder, coordinators=1)) as nodes:
+        assert isinstance(nodes, RackNodes)
+        prefer(nodes, COORDINATORS_TOPIC, {0: (COORDINATOR, LEADER, OTHER)})
+        elect(nodes, LEADER, COORDINATORS_TOPIC, [0])
+        yield nodes
+
+
+def _create(nodes: RackNodes, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": nodes.bootstrap, "log_level": 0})
+    new = NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER, COORDINATOR]])
+    admin.create_topics([new])[topic].result(60)
 
 
 def _fill_for_real(nodes: RackNodes, sizes: Sizes, topic: str) -> str:

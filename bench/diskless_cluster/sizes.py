@@ -18,6 +18,8 @@ class Sizes:
     racks_bytes: int
     moves: int
     """Number of moves and kills of each kind."""
+    kills: int
+    """Number of kills of the coordinator's broker, for a percentile."""
     moved_bytes: int
     simulated_bytes: int
     idle_partitions: int
@@ -31,6 +33,7 @@ FULL: Final = Sizes(
     latency_partitions=(1, 12, 100),
     racks_bytes=600_000_000,
     moves=10,
+    kills=100,
     moved_bytes=1_000_000_000,
     simulated_bytes=50_000_000_000,
     idle_partitions=10_000,
@@ -43,6 +46,7 @@ QUICK: Final = Sizes(
     latency_partitions=(12,),
     racks_bytes=100_000_000,
     moves=2,
+    kills=5,
     moved_bytes=100_000_000,
     simulated_bytes=2_000_000_000,
     idle_partitions=1_000,

@@ -172,6 +172,24 @@ def test_objects_are_frozen_when_their_number_does_not_change(collector: None) -
     play(story)
 
 
+def test_objects_are_frozen_although_some_of_them_are_made_again_and_again(collector: None) -> None:
+    """Otherwise each check visits all objects of a broker with many idle partitions."""
+
+    async def story() -> None:
+        kept, _ = rings_of(8 * garbage_collection.STABLE_CHANGE)
+        some, _ = rings_of(2 * garbage_collection.STABLE_CHANGE)
+        for _ in range(4):
+            await asyncio.sleep(garbage_collection.STABLE_S / 3)
+            some.clear()
+            gc.collect(0)
+            await asyncio.sleep(2 * garbage_collection.LOOK_EVERY_S)
+            some += rings_of(2 * garbage_collection.STABLE_CHANGE)[0]
+        assert garbage_collection._new_objects() < len(kept)
+        assert gc.get_freeze_count() > len(kept)
+
+    play(story)
+
+
 def test_few_objects_of_a_node_that_does_not_grow_are_not_frozen(collector: None) -> None:
     async def story() -> None:
         before = gc.get_freeze_count()
@@ -193,6 +211,15 @@ def test_a_slow_check_of_a_growing_process_is_repeated_later() -> None:
     assert quick_s == garbage_collection.LOOK_AGAIN_S
     assert slow_s == pytest.approx(0.0005 / garbage_collection.LOOK_SHARE)
     assert garbage_collection._pause_s(almost, 1_000.0, 60.0) == garbage_collection.LOOK_EVERY_S
+
+
+def test_a_slow_check_of_a_process_that_does_not_grow_is_repeated_later() -> None:
+    quick_s, slow_s, slowest_s = (
+        garbage_collection._pause_s(20_000, 0.0, check_s) for check_s in (0.0005, 0.003, 0.1)
+    )
+    assert quick_s == garbage_collection.LOOK_EVERY_S
+    assert slow_s == pytest.approx(0.003 / garbage_collection.LOOK_SHARE)
+    assert slowest_s == garbage_collection.LOOK_RARELY_S
 
 
 def test_a_check_of_a_process_that_grows_fast_is_repeated_soon() -> None:

@@ -25,7 +25,9 @@ __all__ = ["collect_rarely", "keep_collections_short", "keep_imported", "weakly"
 P = ParamSpec("P")
 
 LOOK_EVERY_S: Final = 0.2
-"""Maximum interval of the checks in seconds."""
+"""Maximum interval of the checks in seconds, except for slow checks; see ``LOOK_RARELY_S``."""
+LOOK_RARELY_S: Final = 1.0
+"""Maximum interval of slow checks, in seconds, if the number of new objects does not grow."""
 LOOK_AGAIN_S: Final = 0.02
 """Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new
 objects."""
@@ -45,7 +47,11 @@ STABLE_OBJECTS: Final = 1_000
 """Minimum number of new objects that are frozen for this reason. In an idle process, the objects are not in
 the CPU's caches. The checks of 1,700 objects then take 0.2 % of a core, and those of 20,000 take 0.4 %."""
 STABLE_CHANGE: Final = 500
-"""Number of objects by which a number that counts as unchanged may differ."""
+"""Number of objects by which a number that counts as unchanged may grow."""
+STABLE_SHARE: Final = 0.5
+"""Share to which a number that counts as unchanged may fall. A broker with 10,000 idle partitions frees
+thousands of objects with each of its rare requests, and makes them again. If this counted as a change, the
+other 20,000 objects would be visited in each check, which took 4 % of a core."""
 THRESHOLDS: Final = (10_000, 2, 50)
 """Thresholds of the automatic collections. Such a collection visits at most about 30,000 objects of the
 youngest two generations."""
@@ -98,7 +104,7 @@ async def keep_collections_short() -> None:
         await asyncio.sleep(pause_s)
         began_s = loop.time()
         new, now_s = _new_objects(), loop.time()
-        if abs(new - stable) > STABLE_CHANGE:
+        if not STABLE_SHARE * stable <= new <= stable + STABLE_CHANGE:
             stable, stable_since_s = new, now_s
         is_stable = new >= STABLE_OBJECTS and now_s - stable_since_s >= STABLE_S
         if new < PIECE_OBJECTS and not is_stable:
@@ -125,7 +131,7 @@ def _pause_s(new: int, growth_per_s: float, check_s: float) -> float:
     ``growth_per_s``. In a process that does not grow, the automatic collections keep this number within
     limits. ``check_s`` is the duration of the last check, in seconds."""
     if growth_per_s <= 0:
-        return LOOK_EVERY_S
+        return max(LOOK_EVERY_S, min(LOOK_RARELY_S, check_s / LOOK_SHARE))
     needed_s = (PIECE_OBJECTS - new) / growth_per_s
     late_s = (2 * PIECE_OBJECTS - new) / growth_per_s
     spared_s = min(check_s / LOOK_SHARE, max(check_s / HURRY_SHARE, late_s))

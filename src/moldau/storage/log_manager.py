@@ -434,7 +434,8 @@ class LogManager:
     async def flush_due(self) -> None:
         """Sync the logs that have a new segment or whose ``flush.ms`` has passed. Remove files whose delay is
         over."""
-        for log in self:
+        # A log that was closed in the meantime is not due.
+        for log in list(self._logs.values()):
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):
                     await log.flush()

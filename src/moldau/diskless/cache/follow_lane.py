@@ -117,7 +117,9 @@ class LanePartition:
     partitions; its end must not end this round for the cache."""
     is_resting: bool = False
     backoff_s: float = 0.0
-    asked_offset: int = -1
+    asked: PartitionToFind | None = None
+    """The row of the last request. It is used again while it does not change, because a lane of an idle
+    broker may have thousands of members."""
     asked_end: int = -1
     """The high watermark that was known when the request was sent."""
 
@@ -132,6 +134,14 @@ class LanePartition:
         batches for the cache; the cache is not pausing after a failure; no own commits are promised to the
         cache (see :mod:`moldau.diskless.writing.own_commits`)."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
+
+    def ask(self, max_bytes: int) -> PartitionToFind:
+        """The row of a request for the next batches of the cache."""
+        offset, asked = self.cache.local_end_offset, self.asked
+        if asked is None or (asked.offset, asked.max_bytes) != (offset, max_bytes):
+            asked = self.asked = PartitionToFind(*self.cache.partition_id, offset, max_bytes)
+        self.asked_end = self.cache.high_watermark
+        return asked
 
     def back_off(self) -> float:
         """The time to wait before the next attempt. It becomes longer with each failure, up to a maximum."""
@@ -293,14 +303,8 @@ class FollowLane:
         loop = asyncio.get_running_loop()
         are_new = members[0].cache.must_begin
         partition_max_bytes = settings.first_max_bytes if are_new else settings.partition_max_bytes
-        for member in members:
-            member.asked_offset = member.cache.local_end_offset
-            member.asked_end = member.cache.high_watermark
         call = FindBatchesCall(
-            [
-                PartitionToFind(*member.cache.partition_id, member.asked_offset, partition_max_bytes)
-                for member in members
-            ],
+            [member.ask(partition_max_bytes) for member in members],
             max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
             min_bytes=0 if are_new else 1,
             max_wait_ms=0 if are_new else self._wait_ms(len(members)),
@@ -346,13 +350,15 @@ class FollowLane:
         for number, partition in enumerate(found, 1):
             if not number % ROWS_A_TURN:
                 await asyncio.sleep(0)
-            member = self._members.get(PartitionKey(partition.topic_id, partition.partition_index))
+            key = PartitionKey(partition.topic_id, partition.partition_index)
+            member = self._members.get(key)
             if member is None or member.is_busy or member.cache.is_closed or member.cache.is_promised:
                 continue
             if not self._is_answer(member, partition):
                 continue
-            if member.cache.local_end_offset != member.asked_offset:
-                found_still = _still_news(partition, member.cache.local_end_offset)
+            local_end = member.cache.local_end_offset
+            if member.asked is None or local_end != member.asked.offset:
+                found_still = _still_news(partition, local_end)
                 if found_still is None:
                     continue
                 partition = found_still
@@ -365,7 +371,7 @@ class FollowLane:
                     if not member.backoff_s:
                         topic, index = member.cache.topic, member.cache.key.partition
                         logger.warning("%s-%d cannot be followed: %s", topic, index, error)
-            if self._members.get(member.cache.partition_id) is not member:
+            if self._members.get(key) is not member:
                 continue
             if not is_fit:
                 # Try again after a pause. The pause becomes longer with each failure, so that a response that

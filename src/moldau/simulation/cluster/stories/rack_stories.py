@@ -43,6 +43,10 @@ has no replica of it."""
 MOVED_REPLICAS_MIN: Final = 2
 """Minimum number of replicas after a move. It is the ``min.insync.replicas`` of the coordinators' topic."""
 
+CALM: Final = {"broker.session.timeout.ms": "20000"}
+"""Configuration of the scenario without faults. Syncs of the controller's disk may take seconds, and must not
+fence brokers."""
+
 CREATE_PARTITIONS_VERSION: Final = 3
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
 
@@ -96,7 +100,7 @@ class RackStory(DisklessClusterStory):
     def __init__(
         self, world: World, scenario: Scenario, *, is_calm: bool = False, checks_leaks: bool = False
     ) -> None:
-        layout = ClusterLayout(racks=RACKS, replicas=REPLICAS)
+        layout = ClusterLayout(RACKS, REPLICAS, CALM if is_calm else {})
         super().__init__(world, scenario, layout, checks_leaks=checks_leaks)
         self._is_calm = is_calm
         if is_calm:

@@ -1,0 +1,131 @@
+"""Idempotent producers of four client libraries whose batches often arrive before their predecessors.
+
+Two brokers are the gateways of two coordinators, and exchange them again and again. One broker collects
+records for most of a second before it commits them, and the other one for a few milliseconds. A producer that
+has changed from the slow broker to the fast one has batches in flight at both. The batches at the fast broker
+must wait, and each record must be stored exactly once, and in order.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from cluster_processes import LIMIT_S, QUIET, wait_for
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from foreign_clients import Java
+from steady_producers import (
+    Aiokafka,
+    JavaVerifiable,
+    KafkaPython,
+    Librdkafka,
+    SteadyProducer,
+    check_records,
+    is_created,
+    wait_for_more,
+)
+
+import moldau.testing
+from moldau.client.cluster import with_client
+from moldau.client.move_planning import PlacedPartition, PlannedMove
+from moldau.client.moves import begin_moves
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.diskless.writing.writer import DisklessWriter
+
+pytestmark = [pytest.mark.real_time, pytest.mark.java]
+
+PROPERTIES: Final = {
+    "diskless.system.enable": "true",
+    "diskless.metadata.topic.num.partitions": "2",
+    "diskless.metadata.topic.replication.factor": "2",
+    "diskless.append.early.close.puts.per.second": "0",
+    "default.replication.factor": "2",
+    "auto.leader.rebalance.enable": "false",
+}
+INTERVALS_MS: Final = {1: 700, 2: 20}
+"""``diskless.append.commit.interval.ms`` of each broker. A batch that arrives early may wait for a second."""
+ORDERS: Final = ((1, 2), (2, 1))
+"""The replicas of a coordinator. The first one is its gateway. A change of the order copies no record."""
+CHANGES: Final = 24
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each time that a batch was written again into a later object. Writers that are made later
+    are observed."""
+    found: list[bool] = []
+    hold: Callable[..., bool] = DisklessWriter._hold
+
+    def noted(*given: Any) -> bool:
+        if is_held := hold(*given):
+            found.append(True)
+        return is_held
+
+    monkeypatch.setattr(DisklessWriter, "_hold", noted)
+    return found
+
+
+@pytest.fixture
+def bootstrap(held: list[bool]) -> Iterator[str]:
+    with moldau.testing.Cluster(brokers=2, racks=["a", "a"], properties=PROPERTIES) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+        name = "diskless.append.commit.interval.ms"
+        for broker, interval_ms in INTERVALS_MS.items():
+            entry = ConfigEntry(name, str(interval_ms), incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+            admin.incremental_alter_configs([resource])[resource].result(LIMIT_S)
+        yield cluster.bootstrap_servers
+
+
+@pytest.fixture
+def producers(bootstrap: str, java: Java, tmp_path: Path) -> Iterator[list[SteadyProducer]]:
+    """A producer of each library, and its topic."""
+    found: list[SteadyProducer] = [
+        Librdkafka("librdkafka", bootstrap, "a"),
+        KafkaPython("kafka-python", bootstrap, "a"),
+        Aiokafka("aiokafka", bootstrap, "a"),
+        JavaVerifiable("java", bootstrap, java, tmp_path, rack="a"),
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    for each in found:
+        wait_for(lambda each=each: is_created(admin, each))
+    try:
+        yield found
+    finally:
+        for each in found:
+            each.abandon()
+
+
+def test_batches_that_arrive_before_their_predecessors_wait(
+    bootstrap: str, producers: list[SteadyProducer], held: list[bool]
+) -> None:
+    exchange(bootstrap, 0)
+    for producer in producers:
+        producer.start()
+    wait_for_more(producers)
+    pause = threading.Event()
+    for number in range(1, CHANGES):
+        exchange(bootstrap, number)
+        # Clients ask for metadata each 300 ms, and then send some batches to the new broker.
+        pause.wait(0.7)
+    wait_for_more(producers)
+    for producer in producers:
+        producer.end()
+    check_records(bootstrap, producers)
+    assert len(held) > CHANGES, "too few batches have arrived early: the test proves nothing"
+
+
+def exchange(bootstrap: str, number: int) -> None:
+    """Exchange the gateways of the two coordinators."""
+    moves = []
+    for index in range(2):
+        before, after = ORDERS[(number + index + 1) % 2], ORDERS[(number + index) % 2]
+        moves.append(PlannedMove(PlacedPartition(DISKLESS_METADATA_TOPIC, index, before), after))
+    with_client(bootstrap, LIMIT_S, lambda client: begin_moves(client, moves))

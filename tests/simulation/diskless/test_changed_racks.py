@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile
+from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.commit import _CommitRule
 from moldau.diskless.image_sync import ImageSync
 from moldau.replication.core.leader import LeaderReplica
@@ -19,9 +21,43 @@ STORY = "diskless-racks-changes"
 
 @pytest.mark.parametrize("seed", [1, 9])
 def test_nothing_is_lost_or_left_over_while_everything_moves(seed: int) -> None:
-    """Seed 1: a topic is deleted while its records are written. This must not end its producer. Seed 9: a
-    broker without a replica of a coordinator starts while the store is down."""
     assert run_seed(SCENARIOS[STORY](), seed).violations == []
+
+
+def test_shared_objects_get_other_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the owner's part of an object is deleted with a topic, another coordinator takes over the object."""
+    taken_over: list[str] = []
+    take_over = DisklessCoordinator.take_over
+
+    async def noted(self: DisklessCoordinator, coordinator_id: int, file: FileToHandOver) -> None:
+        await take_over(self, coordinator_id, file)
+        taken_over.append(file.object_key)
+
+    monkeypatch.setattr(DisklessCoordinator, "take_over", noted)
+    assert run_seed(SCENARIOS[STORY](), 3).violations == []
+    assert len(set(taken_over)) >= 5
+
+
+def owners_keep_unused_files(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: a coordinator does not hand over its unused files."""
+    patch.setattr(DisklessCoordinator, "files_to_hand_over", lambda *given: [])
+
+
+def owners_delete_shared_objects(patch: pytest.MonkeyPatch) -> None:
+    """Inserted defect: a coordinator deletes an unused file, although others have batches in it."""
+    free_files = DisklessCoordinator.free_files
+    shared_files = DisklessCoordinator.files_to_hand_over
+
+    def all_unused(
+        self: DisklessCoordinator, coordinator_id: int, before_ms: int, limit: int
+    ) -> list[FreeFile]:
+        shared = [
+            FreeFile(file.object_key, 0, file.size_bytes) for file in shared_files(self, coordinator_id)
+        ]
+        return [*free_files(self, coordinator_id, before_ms, limit), *shared]
+
+    owners_keep_unused_files(patch)
+    patch.setattr(DisklessCoordinator, "free_files", all_unused)
 
 
 def deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
@@ -52,8 +88,10 @@ SEEDS_MAX = 8
 """The number of seeds to try. The first seed finds the flaw, unless a change of the code has changed the
 histories."""
 FLAWS = [
+    (owners_keep_unused_files, 3),
+    (owners_delete_shared_objects, 3),
     (deleted_topics_stay, 0),
-    (batches_may_overtake, 6),
+    (batches_may_overtake, 8),
     (fetch_counts_for_all, 3),
 ]
 

@@ -1,7 +1,10 @@
 """The records of diskless topics leave the WAL on three nodes with one object store, in virtual time."""
 
-from collections.abc import Callable
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +12,9 @@ import pytest
 from moldau.diskless.upkeep.file_deletion import FileReclaimer
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.scenario_table import SCENARIOS
-from moldau.tiered.consolidation import reconciler
+from moldau.simulation.world.loop import SimulatedLoop, current_process
+from moldau.tiered.consolidation import building, reconciler
+from moldau.tiered.consolidation.plan import PlannedRange, PlannedSegment, plan_ranges
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.consolidation.steps import ConsolidationSteps
@@ -27,6 +32,35 @@ def test_segments_have_all_records_that_left_the_wal(name: str) -> None:
     assert run_seed(SCENARIOS[name](), 0).violations == [], (
         f"python -m moldau.simulation --node {name} --seed 0"
     )
+
+
+def test_each_byte_is_read_by_one_leader_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing fails, no run of an object is read again, by the same leader or by another one. Between
+    two runs, a request may contain a few bytes of other partitions."""
+    runs: list[tuple[str, int, int]] = []
+    leaders: set[str] = set()
+
+    def noted(segments: Sequence[PlannedSegment]) -> list[PlannedRange]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        host = current_process(loop).host
+        assert host is not None
+        leaders.add(host.name)
+        ranges = plan_ranges(segments)
+        for each in ranges:
+            runs.extend((each.object_key, each.start + run.start, run.size_bytes) for run in each.pieces)
+        return ranges
+
+    monkeypatch.setattr(building, "plan_ranges", noted)
+    scenario = replace(SCENARIOS["consolidation-cluster"](), fault_count=0, records_per_producer=100)
+    assert run_seed(scenario, 0).violations == []
+    runs.sort()
+    for (key, start, size_bytes), (next_key, next_start, _) in pairwise(runs):
+        assert key != next_key or start + size_bytes <= next_start
+    assert len(runs) > 50
+    assert len(leaders) == 3
+    shared = Counter(key for key, *_ in runs)
+    assert max(shared.values()) > 1
 
 
 def discarding_of_finished_segments(patch: pytest.MonkeyPatch) -> None:

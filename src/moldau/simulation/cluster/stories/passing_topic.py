@@ -15,6 +15,9 @@ PASSING_PARTITIONS: Final = 3
 LAST: Final = TopicPartition(PASSING, PASSING_PARTITIONS - 1)
 """The partition to which only the last producer writes, when the topic is not deleted any more."""
 PASSES: Final = 4
+PRODUCERS: Final = 3
+"""Number of producers of a pass. Each of them changes brokers often. So their batches are in objects with
+batches of other topics, whose coordinators must take over these objects when the topic is deleted."""
 PASS_LIMIT_S: Final = 60.0
 
 
@@ -52,10 +55,12 @@ class PassingTopic:
         chance, writing = client.chance, []
         for number in range(PASSES):
             await self._create(client)
-            where = TopicPartition(PASSING, chance.randrange(PASSING_PARTITIONS - 1))
-            writing.append(self._write(f"passer-{number}", where))
+            first = chance.randrange(PASSING_PARTITIONS - 1)
+            for producer in range(PRODUCERS):
+                where = TopicPartition(PASSING, (first + producer) % (PASSING_PARTITIONS - 1))
+                writing.append(self._write(f"passer-{number}-{producer}", where))
             if chance.random() < 0.5:
-                await self._wait_for(writing[-1])
+                await self._wait_for(*writing[-PRODUCERS:])
             await asyncio.sleep(chance.uniform(0.0, 3.0))
             if number < PASSES - 1 or chance.random() < 0.5:
                 await client.delete_topic(PASSING)
@@ -73,6 +78,6 @@ class PassingTopic:
         return self._run(name, producer.run(60, pause_s=0.1))
 
     @staticmethod
-    async def _wait_for(writing: "asyncio.Task[Any]") -> None:
-        # A repeated request may delete the new topic. The producer then never ends.
-        await asyncio.wait([writing], timeout=PASS_LIMIT_S)
+    async def _wait_for(*writing: "asyncio.Task[Any]") -> None:
+        # A repeated request may delete the new topic. Its producers then never end.
+        await asyncio.wait(writing, timeout=PASS_LIMIT_S)

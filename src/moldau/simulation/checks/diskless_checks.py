@@ -3,8 +3,9 @@ object must have such a reference."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from typing import cast
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
@@ -24,6 +25,8 @@ from moldau.simulation.history import History
 from moldau.simulation.world.disks.lost_files import lose_databases, lose_folders
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
+
+T = TypeVar("T")
 
 QUIET_S = 220.0
 """A time that is long enough for three steps. First, orphans become old enough for the scan, which takes 180
@@ -113,18 +116,23 @@ class ObjectsChecker:
                 self._described[partition.topic_id] = partition.topic_name
         for key in sorted(self._objects.keys() - self._live):
             for coordinator_id in coordinators.coordinator_ids:
-                opinion = (await coordinators.describe_files(coordinator_id, [key]))[0]
+                asking = partial(coordinators.describe_files, coordinator_id, [key])
+                opinion = (await until_answered(asking))[0]
                 self._opinions.setdefault(key, []).append(str(opinion))
 
 
 async def described_partitions(
     coordinators: DisklessCoordinator, coordinator_id: int
 ) -> list[DescribedPartition]:
-    """Return all partitions of a coordinator. While the coordinator writes a snapshot, the question is
-    repeated, as clients do it."""
+    """Return all partitions of a coordinator."""
+    return await until_answered(lambda: coordinators.describe_topics(coordinator_id))
+
+
+async def until_answered(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Ask a coordinator. While it writes a snapshot, the question is repeated, as clients do it."""
     while True:
         try:
-            return await coordinators.describe_topics(coordinator_id)
+            return await ask()
         except KafkaError as error:
             if error.code is not ErrorCode.coordinator_load_in_progress:
                 raise
@@ -164,9 +172,9 @@ class _CoordinatorCheck:
                 self._check_batch(batch)
             if count != partition.batches:
                 self._violate(coordinator_id, f"{partition} has {count} batches")
+        listing = partial(self._coordinators.list_files, coordinator_id, limit=1_000_000)
         files = {
-            file.object_key: (file.live_batches, file.used_bytes)
-            for file in await self._coordinators.list_files(coordinator_id, limit=1_000_000)
+            file.object_key: (file.live_batches, file.used_bytes) for file in await until_answered(listing)
         }
         for key in sorted(files.keys() | batches.keys()):
             expected = (batches[key], bytes_used[key])

@@ -20,6 +20,7 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.checks.consolidation_checks import SegmentsChecker
+from moldau.simulation.checks.diskless_checks import described_partitions
 from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.cluster.stories.diskless_cluster_stories import (
     ClusterLayout,
@@ -99,7 +100,7 @@ class ConsolidationClusterStory(DisklessClusterStory):
         for node in self.nodes.values():
             coordinators = node.get(DisklessSubsystem).coordinators
             for coordinator_id in coordinators.coordinator_ids:
-                described += await coordinators.describe_topics(coordinator_id)
+                described += await described_partitions(coordinators, coordinator_id)
         for each in described:
             leader = self._leader_of(TopicPartition(each.topic_name, each.partition_index))
             checker.check_partition(each, leader.get(TieredSubsystem).metadata)

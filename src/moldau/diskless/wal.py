@@ -37,6 +37,7 @@ __all__ = [
     "WalBatch",
     "WalObject",
     "WalRun",
+    "data_size_of",
     "describe",
     "footer_size_bytes",
     "parse_object",
@@ -167,6 +168,12 @@ class _Trailer(NamedTuple):
     flags: int
     crc: int
     magic: bytes
+
+
+def data_size_of(whole: Buffer) -> int:
+    """Number of bytes of a whole object before its footer. Raises :class:`CorruptWalObjectError`."""
+    size_bytes = len(whole)
+    return _trailer(memoryview(whole)[-TRAILER_SIZE_BYTES:], size_bytes).data_size_bytes
 
 
 def _trailer(tail: Buffer, object_size_bytes: int) -> _Trailer:

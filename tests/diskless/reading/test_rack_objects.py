@@ -18,6 +18,7 @@ from moldau.diskless.reading.rack_objects import RackObjects, RackReadSettings, 
 from moldau.diskless.reading.read_meters import RackReadMeters
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.reading.spilled_objects import FILE_NAME, SpillSettings
+from moldau.diskless.wal import write_tail
 from moldau.diskless.writing.buffers.arenas import new_arena
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectNotFoundError, StorageError
@@ -62,8 +63,15 @@ class Store:
 class Rack:
     """Brokers 1 to 3 in one rack, which use one store. Broker 9 is in another rack."""
 
-    def __init__(self, kept_bytes: int = 1 << 20, spill: SpillSettings | None = None) -> None:
+    def __init__(
+        self,
+        kept_bytes: int = 1 << 20,
+        spill: SpillSettings | None = None,
+        *,
+        object_bytes: int = len(CONTENT),
+    ) -> None:
         self.store = Store()
+        self.has_peers = True
         self.meters = {broker: RackReadMeters(Meters()) for broker in (1, 2, 3)}
         self.recent = {broker: RecentObjects(1 << 20) for broker in (1, 2, 3)}
         self.failing: dict[int, Exception] = {}
@@ -73,11 +81,15 @@ class Rack:
             broker: RackObjects(
                 self.store,
                 self.recent[broker],
-                RackView(reader_of=lambda name, writer: self.reader_of(name, writer), peers=self),
+                RackView(
+                    reader_of=lambda name, writer: self.reader_of(name, writer),
+                    has_peers=lambda: self.has_peers,
+                    peers=self,
+                ),
                 broker,
                 self.meters[broker],
                 Machine.real(),
-                RackReadSettings(kept_bytes=kept_bytes, spill=spill, object_max_bytes=2 * len(CONTENT)),
+                RackReadSettings(kept_bytes=kept_bytes, spill=spill, object_max_bytes=2 * object_bytes),
             )
             for broker in (1, 2, 3)
         }
@@ -260,6 +272,32 @@ def test_parts_that_are_read_late_come_from_the_disk(tmp_path: Path, spilled_byt
         assert not (tmp_path / FILE_NAME).exists()
 
     asyncio.run(read())
+
+
+WHOLE = bytearray(2_000)
+SIZE = write_tail(WHOLE, 1_000, (), created_ms=CREATED_MS, broker_id=9)
+"""A WAL object with 1,000 bytes of batches."""
+
+
+@pytest.mark.parametrize(("has_peers", "is_last_needed"), [(False, False), (True, False), (False, True)])
+@on_a_loop
+async def test_objects_whose_batches_were_read_are_dropped_first(
+    has_peers: bool, is_last_needed: bool
+) -> None:
+    """The first object is still needed. The batches of the second one were read in two ranges, which also
+    contain bytes of other batches. Its bytes are not needed any more, if the broker is alone in its rack."""
+    rack = Rack(kept_bytes=2 * SIZE, object_bytes=SIZE)
+    rack.has_peers = has_peers
+    names = [key(9, SIZE) for _ in range(3)]
+    rack.store.objects = dict.fromkeys(names, bytes(WHOLE[:SIZE]))
+    broker = rack.brokers[2]
+    await broker.fetch(names[0], 0, 1_000, 999)
+    await broker.fetch(names[1], 0, 1_000, 400)
+    await broker.fetch(names[1], 300, 700, 599 if is_last_needed else 600)
+    await broker.fetch(names[2], 0, 1_000, 1_000)
+    before = len(rack.store.gets)
+    await broker.fetch(names[0], 999, 1, 1)
+    assert len(rack.store.gets) - before == (has_peers or is_last_needed)
 
 
 def test_own_objects_that_left_the_memory_come_from_the_disk(tmp_path: Path) -> None:

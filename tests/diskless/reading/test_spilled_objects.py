@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.diskless.reading import spilled_objects
 from moldau.diskless.reading.spilled_objects import FILE_NAME, SpilledObjects, SpillSettings
 from moldau.runtime import InlineWorkers, LocalDisk
 
@@ -189,6 +190,53 @@ def test_the_space_is_given_back_after_an_error_of_the_disk(tmp_path: Path) -> N
         await objects._ending
         assert not (tmp_path / FILE_NAME).exists()
         assert await objects.read("a", 0, 10) is None
+        await objects.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("is_stuck", "wait_s"), [(False, 60.0), (True, 0.01)])
+def test_requests_wait_while_the_disk_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stuck: bool, wait_s: float
+) -> None:
+    """They wait until half of the space for waiting objects is free, but not for long if a disk is stuck."""
+    monkeypatch.setattr(spilled_objects, "_WRITING_BYTES", 50)
+    monkeypatch.setattr(spilled_objects, "_BEHIND_BYTES", 25)
+    monkeypatch.setattr(spilled_objects, "_WAIT_S", wait_s)
+
+    class SlowWorkers(InlineWorkers):
+        def __init__(self) -> None:
+            self.permits = asyncio.Semaphore(0)
+
+        def apart(self, count, name):  # type: ignore[no-untyped-def]
+            return self
+
+        async def run(self, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+            if function.__name__ == "write_at":
+                await self.permits.acquire()
+            return function(*args, **kwargs)
+
+    async def story() -> None:
+        workers = SlowWorkers()
+        objects = SpilledObjects(LocalDisk(), workers, SpillSettings(str(tmp_path), 1_000))
+        for key in ("a", "b"):
+            objects.dropped(key, memoryview(content(key, 10)))
+        await asyncio.wait_for(objects.until_written(), 60)
+        for key in ("c", "d", "e", "f"):
+            objects.dropped(key, memoryview(content(key, 10)))
+        waiting = asyncio.ensure_future(objects.until_written())
+        if is_stuck:
+            await asyncio.wait_for(waiting, 60)
+        for left in (2, 1, 0):
+            await asyncio.sleep(0.001)
+            assert waiting.done() == is_stuck, left
+            workers.permits.release()
+        await asyncio.wait_for(waiting, 60)
+        for _ in range(6):
+            workers.permits.release()
+        await written(objects)
+        found = [key for key in "abcdef" if await objects.read(key, 0, 10) is not None]
+        assert found == ["a", "b", "c", "d", "e"], "there was no space for the last one"
         await objects.close()
 
     asyncio.run(story())

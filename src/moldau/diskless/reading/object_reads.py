@@ -29,9 +29,11 @@ class WrittenObjects(Protocol):
 class SharedObjects(Protocol):
     """Objects that one broker of a rack reads for the other brokers of the rack."""
 
-    async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+    async def fetch(self, key: str, offset: int, size_bytes: int, batch_bytes: int = 0) -> memoryview | None:
         """A range of bytes of an object; ``None`` when the caller must read from the store. Raises
-        ``StorageError``."""
+        ``StorageError``.
+
+        ``batch_bytes`` is the size of the batches in the range that this broker will not need again."""
         ...
 
 
@@ -53,6 +55,8 @@ class PlannedRead:
     object_key: str
     start: int
     size_bytes: int
+    batch_bytes: int
+    """Size of its batches, without the bytes between them."""
     members: tuple[int, ...]
 
 
@@ -75,14 +79,16 @@ def plan_reads(
         positions.sort(key=lambda position: coordinates[position].byte_offset)
         members: list[int] = []
         start = end = coordinates[positions[0]].byte_offset
+        batch_bytes = 0
         for position in positions:
             coordinate = coordinates[position]
             if coordinate.byte_offset - end > max_gap_bytes:
-                reads.append(PlannedRead(object_key, start, end - start, tuple(members)))
-                members, start = [], coordinate.byte_offset
+                reads.append(PlannedRead(object_key, start, end - start, batch_bytes, tuple(members)))
+                members, start, batch_bytes = [], coordinate.byte_offset, 0
             members.append(position)
+            batch_bytes += coordinate.size_bytes
             end = max(end, coordinate.byte_offset + coordinate.size_bytes)
-        reads.append(PlannedRead(object_key, start, end - start, tuple(members)))
+        reads.append(PlannedRead(object_key, start, end - start, batch_bytes, tuple(members)))
     return reads
 
 
@@ -121,7 +127,9 @@ class ObjectReads:
         """
         async with self._budget.taking(read.size_bytes):
             if self._rack is not None:
-                shared = await self._rack.fetch(read.object_key, read.start, read.size_bytes)
+                shared = await self._rack.fetch(
+                    read.object_key, read.start, read.size_bytes, read.batch_bytes
+                )
                 if shared is not None:
                     return shared
             loop = asyncio.get_running_loop()

@@ -22,6 +22,7 @@ from moldau.diskless.reading.object_reads import WrittenObjects
 from moldau.diskless.reading.rack_call import ObjectRange
 from moldau.diskless.reading.read_meters import RackReadMeters
 from moldau.diskless.reading.spilled_objects import SpilledObjects, SpillSettings
+from moldau.diskless.wal import CorruptWalObjectError, data_size_of
 from moldau.objects.storage import Ranges, StorageError
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
@@ -53,6 +54,13 @@ class RackReadSettings:
     itself, range by range."""
 
 
+@dataclass(slots=True)
+class _KeptObject:
+    whole: memoryview
+    unread_bytes: int
+    """Bytes of batches that this broker has not read yet."""
+
+
 class RackObjects:
     """Implements :class:`moldau.diskless.reading.rack_call.RackReader`."""
 
@@ -77,14 +85,18 @@ class RackObjects:
         spill = self._settings.spill or SpillSettings("", 0)
         self._spilled = SpilledObjects(machine.disk, machine.workers, spill)
         self._budget = ByteBudget(self._settings.reading_bytes)
-        self._kept: OrderedDict[str, memoryview] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptObject] = OrderedDict()
         self._kept_bytes = 0
+        self._finished: OrderedDict[str, None] = OrderedDict()
+        """The objects in memory whose batches this broker has read. They are dropped first, and are not
+        written to the disk, unless other brokers of the rack may need them."""
         self._reading: dict[str, asyncio.Task[memoryview]] = {}
         self._avoided: dict[int, float] = {}
 
-    async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+    async def fetch(self, key: str, offset: int, size_bytes: int, batch_bytes: int = 0) -> memoryview | None:
         """A range of an object, from this broker's memory or from the broker that reads this object for the
-        rack. ``None`` means that the caller must read from the store.
+        rack. ``None`` means that the caller must read from the store. ``batch_bytes`` is the size of the
+        batches in the range that this broker will not need again.
 
         Raises ``StorageError`` when this broker is the reader and the store fails.
         """
@@ -95,7 +107,9 @@ class RackObjects:
         if reader_id is None:
             return None
         if reader_id == self._broker_id:
-            return await self._read(key, parsed.size_bytes, offset, size_bytes)
+            view = await self._read(key, parsed.size_bytes, offset, size_bytes)
+            self._has_read(key, batch_bytes)
+            return view
         now = asyncio.get_running_loop().time()
         if self._avoided.get(reader_id, 0.0) > now:
             self.meters.fallbacks.value += 1
@@ -148,12 +162,15 @@ class RackObjects:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
         self._kept.clear()
+        self._finished.clear()
         self._kept_bytes = 0
         await self._spilled.close()
 
     async def _read(self, key: str, object_bytes: int, offset: int, size_bytes: int) -> memoryview:
-        whole = self._kept.get(key)
-        if whole is None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            whole = kept.whole
+        else:
             spilled = await self._spilled.read(key, offset, size_bytes)
             if spilled is not None:
                 self.meters.spilled_reads.value += 1
@@ -171,6 +188,7 @@ class RackObjects:
 
     async def _get(self, key: str, object_bytes: int) -> memoryview:
         async with self._budget.taking(object_bytes):
+            await self._spilled.until_written()
             loop = asyncio.get_running_loop()
             begin = loop.time()
             self.meters.gets.value += 1
@@ -192,12 +210,37 @@ class RackObjects:
         del self._reading[key]
         if done.cancelled() or done.exception() is not None:
             return
-        self._kept[key] = done.result()
-        self._kept_bytes += len(done.result())
+        whole = done.result()
+        self._kept[key] = _KeptObject(whole, _data_size_bytes(whole))
+        self._kept_bytes += len(whole)
         while self._kept_bytes > self._settings.kept_bytes and len(self._kept) > 1:
-            dropped_key, dropped = self._kept.popitem(last=False)
-            self._kept_bytes -= len(dropped)
-            self._spilled.dropped(dropped_key, dropped)
+            self._drop_one()
+
+    def _has_read(self, key: str, batch_bytes: int) -> None:
+        """Note that this broker has read some batches. If it must read them again after a failure, the object
+        may seem to be finished too early. Then another GET is sent."""
+        kept = self._kept.get(key)
+        if kept is not None and not self._racks.has_peers():
+            kept.unread_bytes -= batch_bytes
+            if kept.unread_bytes <= 0:
+                self._finished[key] = None
+
+    def _drop_one(self) -> None:
+        """Drop an object that nobody needs any more, or else the oldest one."""
+        if self._finished:
+            finished, _ = self._finished.popitem(last=False)
+            self._kept_bytes -= len(self._kept.pop(finished).whole)
+            return
+        key, dropped = self._kept.popitem(last=False)
+        self._kept_bytes -= len(dropped.whole)
+        self._spilled.dropped(key, dropped.whole)
+
+
+def _data_size_bytes(whole: memoryview) -> int:
+    try:
+        return data_size_of(whole)
+    except CorruptWalObjectError:
+        return len(whole)  # Readers find the damage when they verify their batches.
 
 
 class SharedColdObjects:
@@ -218,7 +261,8 @@ class SharedColdObjects:
         self._has_peers = has_peers
         self._now_ms = now_ms
 
-    async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+    async def fetch(self, key: str, offset: int, size_bytes: int, batch_bytes: int = 0) -> memoryview | None:
+        # The caches need the batches again, so ``batch_bytes`` is not given on.
         if self._has_peers() or self._objects.has(key) or self._is_new(key):
             return await self._objects.fetch(key, offset, size_bytes)
         return None

@@ -31,6 +31,10 @@ _REMEMBERED_KEYS: Final = 4096
 _WRITING_BYTES: Final = 128 * 1024**2
 """Objects that wait to be written stay in memory. If they have more bytes than this, further objects are not
 written, because the disk is too slow."""
+_BEHIND_BYTES: Final = _WRITING_BYTES // 2
+"""If more bytes than this wait to be written, requests for further objects wait."""
+_WAIT_S: Final = 2.0
+"""Maximum wait of such a request in seconds."""
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -65,6 +69,7 @@ class SpilledObjects:
         self._writing: OrderedDict[str, memoryview] = OrderedDict()
         self._writing_bytes = 0
         self._writer: asyncio.Task[None] | None = None
+        self._is_written = asyncio.Event()
         self._dropped: OrderedDict[str, None] = OrderedDict()
         self._unread_bytes = 0
         """Bytes that were written after the last time when an object was read from the file."""
@@ -83,6 +88,17 @@ class SpilledObjects:
         if key in self._dropped:
             del self._dropped[key]
             self._unread_bytes = 0
+
+    async def until_written(self) -> None:
+        """Wait while the disk is behind, before another object comes into the memory.
+
+        Without this wait, a reader that is ahead of the others would drop the objects that these still need.
+        """
+        if self._writing_bytes > _BEHIND_BYTES:
+            self._is_written.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_S):
+                    await self._is_written.wait()
 
     def dropped(self, key: str, whole: memoryview, *, is_reused: bool = False) -> None:
         """Called when an object has left the memory. ``is_reused`` means that its bytes will change."""
@@ -145,6 +161,8 @@ class SpilledObjects:
                 if self._writing.pop(key, None) is not None:
                     self._places[key] = place
                     self._writing_bytes -= len(whole)
+                if self._writing_bytes <= _BEHIND_BYTES:
+                    self._is_written.set()
         except OSError as error:
             self._end(error)
         finally:
@@ -180,6 +198,7 @@ class SpilledObjects:
         self._places.clear()
         self._writing.clear()
         self._writing_bytes = 0
+        self._is_written.set()
         file, self._file = self._file, None
         if file is not None:
             self._ending = asyncio.ensure_future(self._workers.run(self._remove, file))

@@ -190,6 +190,30 @@ def test_objects_are_frozen_although_some_of_them_are_made_again_and_again(colle
     play(story)
 
 
+def test_objects_of_a_busy_process_are_not_frozen_again_and_again(
+    collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a freeze, the process has soon as many new objects as before. They do not stay."""
+    freeze, freezes = gc.freeze, 0
+
+    def counted() -> None:
+        nonlocal freezes
+        freezes += 1
+        freeze()
+
+    async def story() -> None:
+        monkeypatch.setattr(gc, "freeze", counted)
+        objects: list[list[int]] = []
+        for _ in range(5_000):
+            # All objects are made again between two checks.
+            objects.clear()
+            objects += [[number] for number in range(2 * garbage_collection.STABLE_OBJECTS)]
+            await asyncio.sleep(garbage_collection.LOOK_AGAIN_S / 2)
+
+    play(story)
+    assert 1 <= freezes <= 5_000 * garbage_collection.LOOK_AGAIN_S / 2 / garbage_collection.STABLE_S
+
+
 def test_few_objects_of_a_node_that_does_not_grow_are_not_frozen(collector: None) -> None:
     async def story() -> None:
         before = gc.get_freeze_count()
@@ -215,10 +239,10 @@ def test_a_slow_check_of_a_growing_process_is_repeated_later() -> None:
 
 def test_a_slow_check_of_a_process_that_does_not_grow_is_repeated_later() -> None:
     quick_s, slow_s, slowest_s = (
-        garbage_collection._pause_s(20_000, 0.0, check_s) for check_s in (0.0005, 0.003, 0.1)
+        garbage_collection._pause_s(20_000, 0.0, check_s) for check_s in (0.0005, 0.002, 0.1)
     )
     assert quick_s == garbage_collection.LOOK_EVERY_S
-    assert slow_s == pytest.approx(0.003 / garbage_collection.LOOK_SHARE)
+    assert slow_s == pytest.approx(0.002 / garbage_collection.LOOK_SHARE)
     assert slowest_s == garbage_collection.LOOK_RARELY_S
 
 

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 LOOK_EVERY_S: Final = 0.2
 """Maximum interval of the checks in seconds, except for slow checks; see ``LOOK_RARELY_S``."""
-LOOK_RARELY_S: Final = 1.0
+LOOK_RARELY_S: Final = 0.5
 """Maximum interval of slow checks, in seconds, if the number of new objects does not grow."""
 LOOK_AGAIN_S: Final = 0.02
 """Minimum interval of the checks in seconds. A check costs a millisecond of CPU time if there are many new
@@ -40,18 +40,18 @@ HURRY_SHARE: Final = 0.02
 first limit alone, it could reach twice ``PIECE_OBJECTS`` before the next check."""
 PIECE_OBJECTS: Final = 30_000
 """Number of new objects after which they are collected and frozen. This takes about 8 ms of CPU, and up to 16
-ms if the number grows fast."""
+ms if the number grows fast. It takes longer if many objects are made within one interval of the checks."""
 STABLE_S: Final = 10.0
 """Time in seconds after which new objects are frozen if their number does not change."""
 STABLE_OBJECTS: Final = 1_000
 """Minimum number of new objects that are frozen for this reason. In an idle process, the objects are not in
-the CPU's caches. The checks of 1,700 objects then take 0.2 % of a core, and those of 20,000 take 0.4 %."""
+the CPU's caches. The checks of 1,700 objects then take 0.2 % of a core, and those of 20,000 up to 4 %."""
 STABLE_CHANGE: Final = 500
 """Number of objects by which a number that counts as unchanged may grow."""
 STABLE_SHARE: Final = 0.5
 """Share to which a number that counts as unchanged may fall. A broker with 10,000 idle partitions frees
 thousands of objects with each of its rare requests, and makes them again. If this counted as a change, the
-other 20,000 objects would be visited in each check, which took 4 % of a core."""
+other 20,000 objects would be visited in each check."""
 THRESHOLDS: Final = (10_000, 2, 50)
 """Thresholds of the automatic collections. Such a collection visits at most about 30,000 objects of the
 youngest two generations."""
@@ -111,6 +111,8 @@ async def keep_collections_short() -> None:
             pause_s, last = _pause_s(new, (new - last) / pause_s, now_s - began_s), new
             continue
         pause_s, last = LOOK_AGAIN_S, 0
+        # The new objects from now on are others, even if there are soon as many.
+        stable, stable_since_s = 0, now_s
         blocks = sys.getallocatedblocks()
         has_doubled = loop.time() - last_full_s >= FULL_EVERY_S and blocks > GROWTH * kept
         worth_it = max(CYCLES_WORTH_IT, CYCLES_SHARE * blocks)

@@ -55,7 +55,7 @@ async def start(machine: Machine, partitions: int = PARTITIONS) -> tuple[Countin
         known_early = sum(cache.is_known for cache in caches)
         await asyncio.sleep(1)
         assert all(cache.is_known for cache in caches)
-        await asyncio.sleep(5)  # the longest wait for the response to a request
+        await asyncio.sleep(10)  # the longest wait for the response to a request
     finally:
         await broker.stop()
     return coordinator, known_early

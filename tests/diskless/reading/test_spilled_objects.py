@@ -195,41 +195,45 @@ def test_the_space_is_given_back_after_an_error_of_the_disk(tmp_path: Path) -> N
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(("is_stuck", "wait_s"), [(False, 60.0), (True, 0.01)])
-def test_requests_wait_while_the_disk_is_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stuck: bool, wait_s: float
-) -> None:
-    """They wait until half of the space for waiting objects is free, but not for long if a disk is stuck."""
+class PermittedWorkers(InlineWorkers):
+    """A disk that writes an object for each permit."""
+
+    def __init__(self) -> None:
+        self.permits = asyncio.Semaphore(0)
+
+    def apart(self, count, name):  # type: ignore[no-untyped-def]
+        return self
+
+    async def run(self, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if function.__name__ == "write_at":
+            await self.permits.acquire()
+        return function(*args, **kwargs)
+
+
+@pytest.fixture
+def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue to the disk has space for five objects, and is long with three."""
     monkeypatch.setattr(spilled_objects, "_WRITING_BYTES", 50)
     monkeypatch.setattr(spilled_objects, "_BEHIND_BYTES", 25)
-    monkeypatch.setattr(spilled_objects, "_WAIT_S", wait_s)
 
-    class SlowWorkers(InlineWorkers):
-        def __init__(self) -> None:
-            self.permits = asyncio.Semaphore(0)
 
-        def apart(self, count, name):  # type: ignore[no-untyped-def]
-            return self
-
-        async def run(self, function, *args, **kwargs):  # type: ignore[no-untyped-def]
-            if function.__name__ == "write_at":
-                await self.permits.acquire()
-            return function(*args, **kwargs)
+@pytest.mark.usefixtures("small_queue")
+def test_requests_wait_while_the_disk_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait until the queue is short. This broker's own objects do not count."""
+    monkeypatch.setattr(spilled_objects, "_WAIT_S", 3_600.0)
 
     async def story() -> None:
-        workers = SlowWorkers()
+        workers = PermittedWorkers()
         objects = SpilledObjects(LocalDisk(), workers, SpillSettings(str(tmp_path), 1_000))
-        for key in ("a", "b"):
-            objects.dropped(key, memoryview(content(key, 10)))
+        for key in "abc":
+            objects.dropped(key, memoryview(content(key, 10)), is_own=key == "c")
         await asyncio.wait_for(objects.until_written(), 60)
-        for key in ("c", "d", "e", "f"):
+        for key in "def":
             objects.dropped(key, memoryview(content(key, 10)))
         waiting = asyncio.ensure_future(objects.until_written())
-        if is_stuck:
-            await asyncio.wait_for(waiting, 60)
-        for left in (2, 1, 0):
+        for _ in range(2):
             await asyncio.sleep(0.001)
-            assert waiting.done() == is_stuck, left
+            assert not waiting.done()
             workers.permits.release()
         await asyncio.wait_for(waiting, 60)
         for _ in range(6):
@@ -237,6 +241,33 @@ def test_requests_wait_while_the_disk_is_behind(
         await written(objects)
         found = [key for key in "abcdef" if await objects.read(key, 0, 10) is not None]
         assert found == ["a", "b", "c", "d", "e"], "there was no space for the last one"
+        await objects.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("small_queue")
+def test_a_disk_that_does_not_write_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        workers = PermittedWorkers()
+        objects = SpilledObjects(LocalDisk(), workers, SpillSettings(str(tmp_path), 1_000))
+        for key in "abcde":
+            objects.dropped(key, memoryview(content(key, 10)))
+        monkeypatch.setattr(spilled_objects, "_WAIT_S", 0.01)
+        await asyncio.wait_for(objects.until_written(), 60)
+        monkeypatch.setattr(spilled_objects, "_WAIT_S", 3_600.0)
+        await asyncio.wait_for(objects.until_written(), 60)
+        workers.permits.release()
+        while not await objects.read("a", 0, 10) or "a" in objects._writing:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(objects.until_written())
+        await asyncio.sleep(0.001)
+        assert not waiting.done(), "it writes again"
+        for _ in range(5):
+            workers.permits.release()
+        await asyncio.wait_for(waiting, 60)
         await objects.close()
 
     asyncio.run(story())

@@ -91,7 +91,7 @@ FLAWS = [
     (owners_keep_unused_files, 3),
     (owners_delete_shared_objects, 3),
     (deleted_topics_stay, 0),
-    (batches_may_overtake, 8),
+    (batches_may_overtake, 0),
     (fetch_counts_for_all, 3),
 ]
 

@@ -48,8 +48,8 @@ partitions."""
 MEMBERS_A_WAIT: Final = 100
 """A lane with a multiple of this number of members waits a multiple of the configured time. Otherwise
 thousands of idle partitions would need a few percent of a core on each broker."""
-LONGEST_WAIT: Final = 10
-"""Maximum multiple of the configured time. With 500 ms, a lane waits at most 5 s. In this time, a cache does
+LONGEST_WAIT: Final = 20
+"""Maximum multiple of the configured time. With 500 ms, a lane waits at most 10 s. In this time, a cache does
 not learn that records were deleted."""
 ROWS_A_TURN: Final = 500
 """Number of partitions of a response that are processed in one iteration of the event loop. This takes some 5

@@ -153,7 +153,7 @@ class RackObjects:
         """Called before the memory of an object that this broker wrote itself is used again."""
         is_shared = self._racks.reader_of(key, self._broker_id) == self._broker_id
         if is_shared and len(whole) <= self._settings.object_max_bytes:
-            self._spilled.dropped(key, whole, is_reused=True)
+            self._spilled.dropped(key, whole, is_own=True)
 
     async def close(self) -> None:
         """Cancel all reads in progress."""
@@ -168,14 +168,17 @@ class RackObjects:
 
     async def _read(self, key: str, object_bytes: int, offset: int, size_bytes: int) -> memoryview:
         kept = self._kept.get(key)
-        if kept is not None:
-            whole = kept.whole
-        else:
+        if kept is None:
             spilled = await self._spilled.read(key, offset, size_bytes)
             if spilled is not None:
                 self.meters.spilled_reads.value += 1
                 self.meters.spilled_bytes.value += size_bytes
                 return spilled
+            # In the meantime, another read may have brought the object.
+            kept = self._kept.get(key)
+        if kept is not None:
+            whole = kept.whole
+        else:
             task = self._reading.get(key)
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
@@ -188,7 +191,8 @@ class RackObjects:
 
     async def _get(self, key: str, object_bytes: int) -> memoryview:
         async with self._budget.taking(object_bytes):
-            await self._spilled.until_written()
+            if self._needs_the_disk_for(object_bytes):
+                await self._spilled.until_written()
             loop = asyncio.get_running_loop()
             begin = loop.time()
             self.meters.gets.value += 1
@@ -216,6 +220,12 @@ class RackObjects:
         while self._kept_bytes > self._settings.kept_bytes and len(self._kept) > 1:
             self._drop_one()
 
+    def _needs_the_disk_for(self, object_bytes: int) -> bool:
+        """Whether another object takes the memory of an object that is still needed. Requests of peers must
+        not wait, because peers read from the store after a short time."""
+        is_full = self._kept_bytes + object_bytes > self._settings.kept_bytes
+        return is_full and not self._finished and not self._racks.has_peers()
+
     def _has_read(self, key: str, batch_bytes: int) -> None:
         """Note that this broker has read some batches. If it must read them again after a failure, the object
         may seem to be finished too early. Then another GET is sent."""
@@ -226,7 +236,7 @@ class RackObjects:
                 self._finished[key] = None
 
     def _drop_one(self) -> None:
-        """Drop an object that nobody needs any more, or else the oldest one."""
+        """Drop an object that this broker does not need any more, or else the oldest one."""
         if self._finished:
             finished, _ = self._finished.popitem(last=False)
             self._kept_bytes -= len(self._kept.pop(finished).whole)

@@ -31,10 +31,10 @@ _REMEMBERED_KEYS: Final = 4096
 _WRITING_BYTES: Final = 128 * 1024**2
 """Objects that wait to be written stay in memory. If they have more bytes than this, further objects are not
 written, because the disk is too slow."""
-_BEHIND_BYTES: Final = _WRITING_BYTES // 2
-"""If more bytes than this wait to be written, requests for further objects wait."""
-_WAIT_S: Final = 2.0
-"""Maximum wait of such a request in seconds."""
+_BEHIND_BYTES: Final = _WRITING_BYTES // 4
+"""If more bytes than this of other brokers' objects wait to be written, the disk is behind."""
+_WAIT_S: Final = 1.0
+"""Maximum wait for a disk that is behind, in seconds."""
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -52,6 +52,14 @@ class _Place(NamedTuple):
     size_bytes: int
 
 
+class _Waiting(NamedTuple):
+    """An object that waits to be written."""
+
+    whole: memoryview
+    is_own: bool
+    """Whether this broker wrote the object."""
+
+
 class SpilledObjects:
     """Keeps objects in the file. Errors of the disk end its use, and objects are then read from the store."""
 
@@ -66,10 +74,14 @@ class SpilledObjects:
         self._places: OrderedDict[str, _Place] = OrderedDict()
         """The objects in the file, the oldest object first."""
         self._next_start = 0
-        self._writing: OrderedDict[str, memoryview] = OrderedDict()
+        self._writing: OrderedDict[str, _Waiting] = OrderedDict()
         self._writing_bytes = 0
         self._writer: asyncio.Task[None] | None = None
+        self._foreign_bytes = 0
+        """Bytes in ``_writing`` of objects that other brokers wrote."""
         self._is_written = asyncio.Event()
+        self._is_stuck = False
+        """Whether the last wait was in vain, and nothing was written since then."""
         self._dropped: OrderedDict[str, None] = OrderedDict()
         self._unread_bytes = 0
         """Bytes that were written after the last time when an object was read from the file."""
@@ -90,18 +102,23 @@ class SpilledObjects:
             self._unread_bytes = 0
 
     async def until_written(self) -> None:
-        """Wait while the disk is behind, before another object comes into the memory.
+        """Wait while the disk is behind, before another object takes the memory of an object that is needed.
 
         Without this wait, a reader that is ahead of the others would drop the objects that these still need.
+        A disk that does not write at all is not waited for again.
         """
-        if self._writing_bytes > _BEHIND_BYTES:
-            self._is_written.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WAIT_S):
-                    await self._is_written.wait()
+        if self._foreign_bytes <= _BEHIND_BYTES or self._is_stuck:
+            return
+        self._is_written.clear()
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._is_written.wait()
+        except TimeoutError:
+            self._is_stuck = True
 
-    def dropped(self, key: str, whole: memoryview, *, is_reused: bool = False) -> None:
-        """Called when an object has left the memory. ``is_reused`` means that its bytes will change."""
+    def dropped(self, key: str, whole: memoryview, *, is_own: bool = False) -> None:
+        """Called when an object has left the memory. ``is_own`` means that this broker wrote the object. Its
+        memory is then used again."""
         self._dropped[key] = None
         if len(self._dropped) > _REMEMBERED_KEYS:
             self._dropped.popitem(last=False)
@@ -114,19 +131,20 @@ class SpilledObjects:
             or self._unread_bytes * _UNREAD_PARTS >= self._max_bytes
         ):
             return
-        self._writing[key] = memoryview(bytes(whole)) if is_reused else whole
+        self._writing[key] = _Waiting(memoryview(bytes(whole)) if is_own else whole, is_own)
         self._unread_bytes += len(whole)
         self._writing_bytes += len(whole)
+        self._foreign_bytes += 0 if is_own else len(whole)
         if self._writer is None:
             self._writer = asyncio.ensure_future(self._write_all())
 
     async def read(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
         """A range of an object; ``None`` if the object is not here."""
-        whole = self._writing.get(key)
-        if whole is not None:
+        waiting = self._writing.get(key)
+        if waiting is not None:
             self._unread_bytes = 0
             # A view would keep the whole object in memory.
-            return memoryview(bytes(whole[offset : offset + size_bytes]))
+            return memoryview(bytes(waiting.whole[offset : offset + size_bytes]))
         place, file = self._places.get(key), self._file
         if place is None or file is None or offset + size_bytes > place.size_bytes:
             return None
@@ -153,7 +171,7 @@ class SpilledObjects:
     async def _write_all(self) -> None:
         try:
             while self._writing and not self._has_ended:
-                key, whole = next(iter(self._writing.items()))
+                key, (whole, is_own) = next(iter(self._writing.items()))
                 place = self._make_room(len(whole))
                 if self._file is None:
                     self._file = await self._workers.run(self._create)
@@ -161,7 +179,9 @@ class SpilledObjects:
                 if self._writing.pop(key, None) is not None:
                     self._places[key] = place
                     self._writing_bytes -= len(whole)
-                if self._writing_bytes <= _BEHIND_BYTES:
+                    self._foreign_bytes -= 0 if is_own else len(whole)
+                self._is_stuck = False
+                if self._foreign_bytes <= _BEHIND_BYTES:
                     self._is_written.set()
         except OSError as error:
             self._end(error)
@@ -197,7 +217,7 @@ class SpilledObjects:
         self._has_ended = True
         self._places.clear()
         self._writing.clear()
-        self._writing_bytes = 0
+        self._writing_bytes = self._foreign_bytes = 0
         self._is_written.set()
         file, self._file = self._file, None
         if file is not None:

@@ -26,6 +26,8 @@ from moldau.coordinators.diskless.calls import (
     TimestampToList,
 )
 from moldau.coordinators.diskless.handlers import CALLS
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.file_memory import FileMemory
 from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.database import Database
 from moldau.coordinators.diskless.store.materialiser import DELETED_PARTITIONS
@@ -559,6 +561,81 @@ def test_a_jump_of_the_clock_does_not_shorten_the_wait_for_a_missing_batch(
         house.clock.time_ms += jump_ms
         assert await commit("f2", 5) is HELD
         assert await commit("f3", 0) is ErrorCode.none
+        await house.stop()
+
+    run(scene())
+
+
+def upkeep_of(service: DisklessCoordinator) -> CoordinatorUpkeep:
+    return CoordinatorUpkeep(service, lambda _: [], Meters(), snapshot_records=5)
+
+
+def test_a_result_is_kept_if_the_coordinators_clock_was_behind(tmp_path: Path) -> None:
+    """A commit is repeated while its file is young according to the writer. The coordinator's own clock was
+    an hour behind at the first commit, and is right now."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        house.clock.time_ms = 10_000_000
+        call = file("f", batch(0, 3), created=house.clock.time_ms + 3_600_000)
+        assert (await service.commit_file(0, call)).batches[0].base_offset == 0
+        house.clock.time_ms += 3_605_000
+        await upkeep_of(service).snapshot_and_expire()
+        for _ in range(2):
+            assert (await service.commit_file(0, call)).batches[0].base_offset == 0
+            house.store.write_all()
+            await house.stop()
+            service = await house.start()
+        house.clock.time_ms += 301_000
+        await upkeep_of(service).snapshot_and_expire()
+        with pytest.raises(KafkaError) as forgotten:
+            await service.commit_file(0, call)
+        assert forgotten.value.code is ErrorCode.operation_not_attempted
+        await house.stop()
+
+    run(scene())
+
+
+def test_a_file_that_is_committed_twice_does_not_stop_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has forgotten the first commit. The batches of both commits are in one object, which is
+    needed until the last of them is deleted."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        monkeypatch.setattr(FileMemory, "result", lambda self, key: None)
+        call = file("f", batch(0, 3), batch(1, 2))
+        for is_written in (False, True, False):
+            await service.commit_file(0, call)
+            if is_written:
+                house.store.write_all()
+        for _ in range(2):
+            found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 0)]))
+            assert [(b.object_key, b.base_offset, b.byte_offset) for b in found[0].batches] == [
+                ("f", 0, 0),
+                ("f", 3, 0),
+                ("f", 6, 0),
+            ]
+            house.store.write_all()
+        described = (await service.describe_files(0, ["f"]))[0]
+        assert (described.live_batches, described.used_bytes) == (6, 600)
+        await house.stop()
+        service = await house.start()
+        await service.delete_records(0, [OffsetToDelete(TOPIC, 0, -1), OffsetToDelete(TOPIC, 1, 4)])
+        house.store.write_all()
+        while house.store.materialiser.to_trim:
+            house.store.materialiser.trim_some(house.clock.now_ms())
+        assert service.free_files(0, 1 << 60) == []
+        await service.delete_records(0, [OffsetToDelete(TOPIC, 1, -1)])
+        house.store.write_all()
+        while house.store.materialiser.to_trim:
+            house.store.materialiser.trim_some(house.clock.now_ms())
+        assert [free.object_key for free in service.free_files(0, 1 << 60)] == ["f"]
         await house.stop()
 
     run(scene())

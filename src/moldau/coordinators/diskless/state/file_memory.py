@@ -41,6 +41,12 @@ class Remembered(NamedTuple):
     committed_ms: int
     receipt: bytes
 
+    def is_before(self, time_ms: int) -> bool:
+        """Whether the file is older according to both clocks: that of its writer, and that of the
+        coordinator. A commit is repeated while the file is young according to its writer. So its result is
+        kept, even if the coordinator's clock was behind when the file was committed."""
+        return self.created_ms < time_ms and self.committed_ms < time_ms
+
 
 class FileMemory:
     """Results by object key, and closed keys."""
@@ -68,7 +74,7 @@ class FileMemory:
 
     def has_any_before(self, time_ms: int) -> bool:
         """Whether a result or a closed key is older than ``time_ms``, so that it can be removed."""
-        return any(found.committed_ms < time_ms for found in self._results.values()) or any(
+        return any(found.is_before(time_ms) for found in self._results.values()) or any(
             closed_ms < time_ms for closed_ms in self._closed.values()
         )
 
@@ -80,7 +86,7 @@ class FileMemory:
         """
         self._forgotten_before_ms = max(time_ms, self._forgotten_before_ms or 0)
         results, closed = self._results, self._closed
-        self._results = {key: found for key, found in results.items() if found.committed_ms >= time_ms}
+        self._results = {key: found for key, found in results.items() if not found.is_before(time_ms)}
         self._closed = {key: closed_ms for key, closed_ms in closed.items() if closed_ms >= time_ms}
 
     def closed(self) -> Iterator[tuple[str, int]]:

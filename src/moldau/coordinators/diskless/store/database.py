@@ -206,8 +206,23 @@ class Database:
     def add_extents(self, extents: Iterable[Extent]) -> None:
         self.many("insert into extents values (?,?,?,?,?,?,?,?,?)", extents)
 
-    def add_files(self, files: Iterable[FileRow]) -> None:
-        self.many("insert into files values (?,?,?,?,?,?,?,?,?,?)", files)
+    def add_files(self, files: Sequence[FileRow]) -> dict[int, int]:
+        """Store files. If a file already has a row, its new batches are added to this row. Returns the ids of
+        such rows, by the ids that the files would have had.
+
+        This happens only if the coordinator has forgotten the result of the file's first commit too early,
+        because clocks have jumped. It must not stop the coordinator.
+        """
+        sql = (
+            "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
+            " do update set live_batches = live_batches + excluded.live_batches,"
+            " used_bytes = used_bytes + excluded.used_bytes returning id"
+        )
+        try:
+            ids = [found for (found,) in self.connection.executemany(sql, files)]
+        except DAMAGED as error:
+            raise self._damaged(error) from error
+        return {file.id: found for file, found in zip(files, ids, strict=True) if found != file.id}
 
     def put_partitions(self, partitions: Iterable[WrittenPartition]) -> None:
         self.many(

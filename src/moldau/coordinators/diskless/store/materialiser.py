@@ -162,6 +162,8 @@ class _Slice:
         self._aborted: list[AbortedRow] = []
         self._extents: list[Extent] = []
         self._files: list[FileRow] = []
+        self._known_files: dict[int, int] = {}
+        """The ids of files that were committed before, by their new ids."""
         self._results: list[tuple[str, int, int, bytes]] = []
         self._senders: dict[int, tuple[int, int, int]] = {}
         """The place of each broker's last commit, by broker id."""
@@ -268,7 +270,8 @@ class _Slice:
         database = self._database
         database.many("delete from producers where partition = ? and producer_id = ?", producers)
         database.many("delete from transactions where partition = ? and producer_id = ?", producers)
-        database.many("delete from results where committed_ms < ?", [(files_before_ms,)])
+        before = (files_before_ms, files_before_ms)
+        database.many("delete from results where created_ms < ? and committed_ms < ?", [before])
         database.many("delete from closed where closed_ms < ?", [(files_before_ms,)])
 
     def _close(self, object_keys: Sequence[str], closed_ms: int) -> None:
@@ -296,7 +299,7 @@ class _Slice:
         self._database.take_over(row)
 
     def _write_files(self) -> None:
-        self._database.add_files(self._files)
+        self._known_files |= self._database.add_files(self._files)
         self._files = []
         self._database.many("insert or replace into results values (?,?,?,?)", self._results)
         self._results = []
@@ -306,6 +309,11 @@ class _Slice:
     def write(self) -> None:
         """Write the changes of all added records within the transaction."""
         self._write_files()
+        known = self._known_files
+        if known:
+            self._extents = [
+                each._replace(file_id=known.get(each.file_id, each.file_id)) for each in self._extents
+            ]
         self._database.add_extents(self._extents)
         self._database.put_windows(self._windows)
         self._database.many(

@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ class SteadyProducer(ABC):
 
     partitions = 2
 
-    def __init__(self, name: str, bootstrap: str, rack: str | None = None) -> None:
+    def __init__(self, name: str, bootstrap: str, rack: str) -> None:
         self.name, self.bootstrap, self.rack = name, bootstrap, rack
         self.acknowledged: dict[int, list[int]] = {index: [] for index in range(self.partitions)}
         """The numbers by partition, in the order of the acknowledgements."""
@@ -38,7 +39,7 @@ class SteadyProducer(ABC):
 
     @property
     def client_id(self) -> str:
-        return self.name if self.rack is None else f"{self.name},rack={self.rack}"
+        return f"{self.name},rack={self.rack}"
 
     @property
     def count(self) -> int:
@@ -160,9 +161,7 @@ class Aiokafka(SteadyProducer):
 class JavaVerifiable(SteadyProducer):
     """Kafka's VerifiableProducer with retries and five requests in flight."""
 
-    def __init__(
-        self, name: str, bootstrap: str, java: Java, folder: Path, *, rack: str | None = None
-    ) -> None:
+    def __init__(self, name: str, bootstrap: str, rack: str, java: Java, folder: Path) -> None:
         super().__init__(name, bootstrap, rack)
         self._java = java
         self._process: subprocess.Popen[str] | None = None
@@ -202,7 +201,28 @@ class JavaVerifiable(SteadyProducer):
         self._process.terminate()
 
 
-def is_created(admin: AdminClient, producer: SteadyProducer) -> bool:
+@contextmanager
+def one_of_each(
+    bootstrap: str, java: Java, folder: Path, racks: tuple[str, str, str, str]
+) -> Iterator[list[SteadyProducer]]:
+    """A producer of each library, with its rack and its diskless topic. At the end, no producer goes on."""
+    producers: list[SteadyProducer] = [
+        Librdkafka("librdkafka", bootstrap, racks[0]),
+        KafkaPython("kafka-python", bootstrap, racks[1]),
+        Aiokafka("aiokafka", bootstrap, racks[2]),
+        JavaVerifiable("java", bootstrap, racks[3], java, folder),
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    for producer in producers:
+        wait_for(lambda producer=producer: _is_created(admin, producer))
+    try:
+        yield producers
+    finally:
+        for producer in producers:
+            producer.abandon()
+
+
+def _is_created(admin: AdminClient, producer: SteadyProducer) -> bool:
     """Create the topic of a producer. While brokers are starting, this raises ``KafkaException``."""
     new = NewTopic(producer.name, producer.partitions, -1, config={"diskless.enable": "true"})
     if producer.name in admin.list_topics(timeout=10).topics:

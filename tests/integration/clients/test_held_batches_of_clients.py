@@ -5,11 +5,10 @@ records for most of a second before it commits them, and the other one for a few
 has changed from the slow broker to the fast one has batches in flight at both. The batches at the fast broker
 must wait, and each record must be stored exactly once, and in order.
 
-This concerns the Java client. The other clients send a batch to a new broker only when no earlier batch is in
-flight at the old one.
+Only batches of the Java client are early here. The other clients were not seen to send a batch to the new
+broker while an earlier one was in flight at the old broker.
 """
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 import pytest
-from cluster_processes import LIMIT_S, QUIET, wait_for
+from cluster_processes import LIMIT_S, QUIET
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
@@ -27,16 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from foreign_clients import Java
-from steady_producers import (
-    Aiokafka,
-    JavaVerifiable,
-    KafkaPython,
-    Librdkafka,
-    SteadyProducer,
-    check_records,
-    is_created,
-    wait_for_more,
-)
+from steady_producers import SteadyProducer, check_records, one_of_each, wait_for_more
 
 import moldau.testing
 from moldau.client.cluster import with_client
@@ -61,7 +51,7 @@ INTERVALS_MS: Final = {1: 700, 2: 20}
 """``diskless.append.commit.interval.ms`` of each broker. A batch that arrives early may wait for a second."""
 ORDERS: Final = ((1, 2), (2, 1))
 """The replicas of a coordinator. The first one is its gateway. A change of the order copies no record."""
-CHANGES: Final = 24
+CHANGES: Final = 8
 
 HeldBatch = tuple[PartitionKey, int]
 """The partition and the first sequence of a batch."""
@@ -98,21 +88,8 @@ def bootstrap(held: dict[UUID, set[HeldBatch]]) -> Iterator[str]:
 
 @pytest.fixture
 def producers(bootstrap: str, java: Java, tmp_path: Path) -> Iterator[list[SteadyProducer]]:
-    """A producer of each library, and its topic."""
-    found: list[SteadyProducer] = [
-        Librdkafka("librdkafka", bootstrap, "a"),
-        KafkaPython("kafka-python", bootstrap, "a"),
-        Aiokafka("aiokafka", bootstrap, "a"),
-        JavaVerifiable("java", bootstrap, java, tmp_path, rack="a"),
-    ]
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    for each in found:
-        wait_for(lambda each=each: is_created(admin, each))
-    try:
+    with one_of_each(bootstrap, java, tmp_path, ("a", "a", "a", "a")) as found:
         yield found
-    finally:
-        for each in found:
-            each.abandon()
 
 
 def test_batches_that_arrive_before_their_predecessors_wait(
@@ -122,16 +99,15 @@ def test_batches_that_arrive_before_their_predecessors_wait(
     for producer in producers:
         producer.start()
     wait_for_more(producers)
-    pause = threading.Event()
     for number in range(1, CHANGES):
         exchange(bootstrap, number)
-        # Clients ask for metadata each 300 ms, and then send some batches to the new broker.
-        pause.wait(0.7)
-    wait_for_more(producers)
+        wait_for_more(producers)
     for producer in producers:
         producer.end()
     check_records(bootstrap, producers)
-    assert len(held[topic_id_of("java", bootstrap)]) >= CHANGES, "few batches were early: nothing is proven"
+    assert len(held[topic_id_of("java", bootstrap)]) >= CHANGES // 2, (
+        "few batches were early: nothing is proven"
+    )
 
 
 def topic_id_of(topic: str, bootstrap: str) -> UUID:

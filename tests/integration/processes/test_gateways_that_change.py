@@ -14,16 +14,7 @@ import pytest
 from cluster_processes import QUIET, Processes, wait_for
 from confluent_kafka.admin import AdminClient
 from foreign_clients import Java
-from steady_producers import (
-    Aiokafka,
-    JavaVerifiable,
-    KafkaPython,
-    Librdkafka,
-    SteadyProducer,
-    check_records,
-    is_created,
-    wait_for_more,
-)
+from steady_producers import SteadyProducer, check_records, one_of_each, wait_for_more
 
 pytestmark = [pytest.mark.real_time, pytest.mark.java]
 
@@ -92,21 +83,8 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def producers(cluster: Processes, java: Java, tmp_path: Path) -> Iterator[list[SteadyProducer]]:
-    """A producer of each library, and its topic."""
-    found: list[SteadyProducer] = [
-        Librdkafka("librdkafka", cluster.bootstrap, "a"),
-        KafkaPython("kafka-python", cluster.bootstrap, "b"),
-        Aiokafka("aiokafka", cluster.bootstrap, "b"),
-        JavaVerifiable("java", cluster.bootstrap, java, tmp_path, rack="c"),
-    ]
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    for each in found:
-        wait_for(lambda each=each: is_created(admin, each))
-    try:
+    with one_of_each(cluster.bootstrap, java, tmp_path, ("a", "b", "b", "c")) as found:
         yield found
-    finally:
-        for each in found:
-            each.abandon()
 
 
 def test_no_record_is_lost_or_doubled_while_gateways_change(

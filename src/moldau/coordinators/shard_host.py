@@ -26,7 +26,7 @@ from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Tok
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.loader import BrokenRecordError, BrokenRecords, ShardLoader
 from moldau.coordinators.log import coordinator_error
-from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
+from moldau.coordinators.pending import BATCH_OVERHEAD_BYTES, KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, Shard
 from moldau.coordinators.timers import ShardTimers
 from moldau.coordinators.watermark_waits import CommitQueue
@@ -125,7 +125,8 @@ class ShardHost(Generic[S, R]):
             self._next_token += 1
             self._waiting[token] = future
             try:
-                effects = operation(self._shard, self._clock.now_ms(), token)
+                now_ms = self._clock.now_ms()
+                effects = operation(self._shard, now_ms, token)
             except BaseException:
                 del self._waiting[token]
                 raise
@@ -135,7 +136,7 @@ class ShardHost(Generic[S, R]):
         except Exception as error:
             future.set_exception(self._defect("deciding on a request", error))
             return future
-        self._accept(effects)
+        self._accept(effects, now_ms)
         return future
 
     def write_in_transaction(
@@ -247,19 +248,19 @@ class ShardHost(Generic[S, R]):
 
     # decide -> replay -> append -> answer
 
-    def _accept(self, effects: Effects[R]) -> None:
+    def _accept(self, effects: Effects[R], now_ms: int) -> None:
         # If an exception is raised here, every waiting request must still get a response; ``_lose`` sends it.
         with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
-            if effects.records and not self._replay(effects):
+            if effects.records and not self._replay(effects, now_ms):
                 return
             for change in effects.timers:
                 self._timers.apply(change)
             for reply in effects.replies:
                 self._give(reply)
 
-    def _replay(self, effects: Effects[R]) -> bool:
-        """Apply the records and queue them for the log. Returns False when they were refused, or when the
-        shard was discarded."""
+    def _replay(self, effects: Effects[R], now_ms: int) -> bool:
+        """Apply the records and queue them for the log. ``now_ms`` is the time of the decision. Returns False
+        when the records were refused, or when the shard was discarded."""
         if effects.is_refusable:
             try:
                 self._log.check_writable()
@@ -273,17 +274,16 @@ class ShardHost(Generic[S, R]):
             self._unexpected.report(f"encoding a decision of {self.name}", failure)
             self._lose(failure)
             return False
-        limit = self._log.max_batch_bytes
-        if effects.atomic and batch_size_bytes(pairs) > limit:
+        limit, size_bytes = self._log.max_batch_bytes, batch_size_bytes(pairs)
+        if effects.atomic and size_bytes > limit:
             error = KafkaError(ErrorCode.message_too_large, f"A write of {self.name} exceeds {limit} bytes.")
             if effects.is_refusable:
                 self._refuse(effects, error)
             else:
                 self._lose(error)
             return False
-        if effects.atomic and not self._make_room(effects.kind, sum(pair.size_bytes for pair in pairs)):
+        if effects.atomic and not self._make_room(effects.kind, size_bytes - BATCH_OVERHEAD_BYTES):
             return False
-        now_ms = self._clock.now_ms()
         for record, pair in zip(effects.records, pairs, strict=True):
             if not effects.atomic and not self._make_room(effects.kind, pair.size_bytes):
                 return False
@@ -398,7 +398,8 @@ class ShardHost(Generic[S, R]):
         # Requests may be waiting for the decision of this timer's operation. If the operation fails because
         # of a bug, ``_lose`` answers them with an error.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
-            self._accept(self._shard.on_timer(key, self._clock.now_ms()))
+            now_ms = self._clock.now_ms()
+            self._accept(self._shard.on_timer(key, now_ms), now_ms)
 
     # loading and discarding
 
@@ -463,12 +464,13 @@ class ShardHost(Generic[S, R]):
             )
         if loader.broken.count:
             logger.error("%s: %s.", self.name, loader.broken)
-        effects = self._shard.on_loaded(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        effects = self._shard.on_loaded(now_ms)
         self.state = HostState.ACTIVE
         logger.info(
             "%s is loaded: %d records up to offset %d.", self.name, loader.records_replayed, self._end_offset
         )
-        self._accept(effects)
+        self._accept(effects, now_ms)
 
     async def _until_committed(self, offset: int) -> None:
         """Wait until all records before ``offset`` are committed in this term."""

@@ -22,6 +22,8 @@ class CommitQueue:
         self._timeout_s = timeout_ms / 1000
         self._waiting: deque[_WatermarkWait] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        """Fires at the deadline of the first response, or earlier. It is not cancelled when no response is
+        left, because the next response needs a timer, too, and most responses wait for milliseconds."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -43,9 +45,6 @@ class CommitQueue:
             first = waiting.popleft()
             if not first.future.done():
                 first.future.set_result(first.response)
-        if not waiting and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def fail(self, error: KafkaError) -> None:
         """Send ``error`` to all waiting requests."""

@@ -33,14 +33,16 @@ def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
     """The encoding of one record in a batch. The encoding begins with the length of the record."""
-    parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
-    for field in (key, value):
-        if field is None:
-            parts.append(_NULL)
-        else:
-            parts.append(encode_varint(len(field)))
-            parts.append(field)
-    parts.append(encode_varint(len(headers)))
+    parts = [
+        b"\x00",
+        encode_varint(timestamp_delta),
+        encode_varint(offset_delta),
+        _NULL if key is None else encode_varint(len(key)),
+        key or b"",
+        _NULL if value is None else encode_varint(len(value)),
+        value or b"",
+        encode_varint(len(headers)),
+    ]
     for name, content in headers:
         encoded = name.encode("utf-8", "surrogateescape")
         parts.append(encode_varint(len(encoded)))
@@ -77,7 +79,7 @@ def build_batch(
     offsets, and gaps are allowed. ``last_offset`` is the original batch's last offset. It must not change
     when the last records are removed. Raises ``ValueError`` if offsets do not ascend in the batch's range.
     """
-    base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
+    base_timestamp = max_timestamp = records[0].timestamp if records else NO_TIMESTAMP
     encoded = []
     delta = -1
     for index, record in enumerate(records):
@@ -86,6 +88,7 @@ def build_batch(
             raise ValueError(
                 f"offset {record.offset} does not ascend in a batch that starts at {base_offset}"
             )
+        max_timestamp = max(max_timestamp, record.timestamp)
         encoded.append(
             encode_record(delta, record.timestamp - base_timestamp, record.key, record.value, record.headers)
         )
@@ -105,7 +108,7 @@ def build_batch(
         attributes,
         last_offset_delta,
         base_timestamp,
-        max((record.timestamp for record in records), default=NO_TIMESTAMP),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,

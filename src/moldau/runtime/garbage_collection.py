@@ -103,12 +103,15 @@ async def keep_collections_short() -> None:
     while True:
         await asyncio.sleep(pause_s)
         began_s = loop.time()
-        new, now_s = _new_objects(), loop.time()
+        young, old = _new_objects()
+        new, now_s = young + old, loop.time()
+        # Objects of the youngest generation count as growth only if no automatic collection limits them.
+        grown = old + max(0, young - THRESHOLDS[0])
         if not STABLE_SHARE * stable <= new <= stable + STABLE_CHANGE:
             stable, stable_since_s = new, now_s
         is_stable = new >= STABLE_OBJECTS and now_s - stable_since_s >= STABLE_S
         if new < PIECE_OBJECTS and not is_stable:
-            pause_s, last = _pause_s(new, (new - last) / pause_s, now_s - began_s), new
+            pause_s, last = _pause_s(new, (grown - last) / pause_s, now_s - began_s), grown
             continue
         pause_s, last = LOOK_AGAIN_S, 0
         # The new objects from now on are others, even if there are soon as many.
@@ -140,14 +143,16 @@ def _pause_s(new: int, growth_per_s: float, check_s: float) -> float:
     return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, spared_s, needed_s))
 
 
-def _new_objects() -> int:
-    """Return the number of tracked objects that are not frozen.
+def _new_objects() -> tuple[int, int]:
+    """Return the number of tracked objects that are not frozen: the objects of the youngest generation, and
+    all others.
 
     It cannot be computed from ``gc.get_count()``, because freed objects are subtracted from that count. If
     objects are freed as fast as new objects are made, the youngest generation grows without limit and no
     automatic collection starts.
     """
-    return sum(len(gc.get_objects(generation)) for generation in range(OLDEST + 1))
+    young, *others = (len(gc.get_objects(generation)) for generation in range(OLDEST + 1))
+    return young, sum(others)
 
 
 def _found_in_cycles() -> int:

@@ -2,7 +2,6 @@
 fence producers."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ def _exhausted() -> tuple[TransactionModel, tuple[int, int]]:
     """A producer with the last epoch that a client may have, in a transaction of version 2."""
     model = TransactionModel()
     producer_id = model.init("a").producer_id
-    value = replace(model.shard.by_id["a"], producer_epoch=EPOCH_MAX - 1)
+    value = model.shard.by_id["a"]._replace(producer_epoch=EPOCH_MAX - 1)
     model.put(TransactionRecord("a", value))
     model.add("a", (producer_id, EPOCH_MAX - 1), [("t", 0)], version=2)
     return model, (producer_id, EPOCH_MAX - 1)
@@ -37,7 +36,7 @@ def test_the_next_id_waits_for_the_markers_of_the_last_one() -> None:
     new = (answer.producer_id, answer.producer_epoch)
     assert new == (producer[0] + 1, 0)
     place = TopicPartition("t", 0)
-    assert _code(lambda: model.add("a", new, [("t", 1)], version=2)) is ErrorCode.concurrent_transactions
+    assert not model.add("a", new, [("t", 1)], version=2)
     assert _code(lambda: model.init("a", expected=new)) is ErrorCode.concurrent_transactions
     assert (
         _code(lambda: model.shard.verify("a", ProducerIdentity(*new), [place]))
@@ -46,8 +45,9 @@ def test_the_next_id_waits_for_the_markers_of_the_last_one() -> None:
     # The producer with the old id is fenced as usual.
     assert _code(lambda: model.add("a", producer, [("t", 1)], version=2)) is ErrorCode.producer_fenced
     model.complete()
-    model.add("a", new, [("t", 1)], version=2)
+    assert list(model.joins.values())[-1] is None
     assert model.shard.by_id["a"].state is TransactionPhase.ONGOING
+    assert model.shard.by_id["a"].identity == new
 
 
 def _end_after_a_timeout(model: TransactionModel, producer: tuple[int, int]) -> tuple[int, int]:

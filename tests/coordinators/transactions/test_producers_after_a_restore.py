@@ -3,7 +3,6 @@ old cluster had."""
 
 import pathlib
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from transaction_model import Pair, TransactionModel
@@ -96,7 +95,7 @@ def test_a_restored_coordinator_does_not_assign_the_next_id_of_a_producer_again(
 ) -> None:
     model = TransactionModel()
     first = model.init("a")
-    value = replace(model.shard.by_id["a"], producer_epoch=EPOCH_MAX - 1)
+    value = model.shard.by_id["a"]._replace(producer_epoch=EPOCH_MAX - 1)
     model.put(TransactionRecord("a", value))
     last = (first.producer_id, EPOCH_MAX - 1)
     model.add("a", last, [("t", 0)], version=2)

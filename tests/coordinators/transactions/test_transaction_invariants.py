@@ -7,7 +7,7 @@ from transaction_model import TransactionModel
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import STATE_BY_NUMBER, TransactionPhase
-from moldau.coordinators.transactions.transaction import EPOCH_MAX, Transaction
+from moldau.coordinators.transactions.transaction import EPOCH_MAX, NO_EPOCH, Transaction
 from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import KafkaError
 
@@ -92,6 +92,7 @@ PARTITIONS = st.frozensets(st.builds(TopicPartition, st.sampled_from(["t", "u"])
         Transaction,
         producer_id=st.integers(0, 2**60),
         producer_epoch=EPOCHS,
+        last_producer_epoch=st.just(NO_EPOCH),  # no record contains it
         previous_producer_id=st.integers(-1, 2**60),
         next_producer_id=st.integers(-1, 2**60),
         timeout_ms=st.integers(1, 2**31 - 1),

@@ -2,15 +2,18 @@
 
 import asyncio
 
+import pytest
 from transaction_house import RecordingWriter, new_service, until_done
 
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.init_requests import Initialization
+from moldau.coordinators.transactions.service import TransactionService
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity
 from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
+from moldau.runtime import ErrorCode, KafkaError
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -73,6 +76,62 @@ async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     marker = TransactionMarker(100, 1, True, 6, 2, decision_partition=0, decision_offset=2)
     assert writer.written == [(marker, T0), (marker, T1)]
     await second.close()
+
+
+async def _ending(service: TransactionService, log: MemoryLog) -> ProducerIdentity:
+    """Decide the end of a transaction, but do not commit the decision. Returns the producer."""
+    service.runtime.load(0, 5, log)
+    await service.runtime.until_loaded(0)
+    answer = await service.init_producer(Initialization("orders", 60_000))
+    producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    await service.add_partitions("orders", producer, [T0], 0)
+    log.held = True
+    ended = asyncio.ensure_future(service.end(Ending("orders", producer, True, 0)))
+    ended.add_done_callback(lambda done: done.exception())
+    await asyncio.sleep(0)
+    return producer
+
+
+async def _the_next_transaction_begins_with_the_end_of_the_last_one() -> None:
+    writer, log = RecordingWriter(), MemoryLog()
+    service = new_service(writer)
+    producer = await _ending(service, log)
+    joins = [
+        asyncio.ensure_future(service.add_partitions("orders", producer, [place], 0)) for place in (T0, T1)
+    ]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(join.done() for join in joins)
+    appended = len(log.batches)
+    log.held = False
+    log.commit()
+    await asyncio.gather(*joins)
+    found = await service.describe("orders")
+    assert found.state is TransactionPhase.ONGOING
+    assert found.partitions == {T0, T1}
+    assert [partition for _, partition in writer.written] == [T0]
+    assert len(log.batches) == appended + 1, "the end of the last transaction has no batch of its own"
+    await service.close()
+
+
+async def _a_waiting_request_ends_with_its_coordinator() -> None:
+    log = MemoryLog()
+    service = new_service(RecordingWriter())
+    producer = await _ending(service, log)
+    join = asyncio.ensure_future(service.add_partitions("orders", producer, [T1], 0))
+    await asyncio.sleep(0)
+    await service.close()
+    with pytest.raises(KafkaError) as refused:
+        await join
+    assert refused.value.code is ErrorCode.not_coordinator
+
+
+def test_the_next_transaction_begins_with_the_end_of_the_last_one() -> None:
+    asyncio.run(_the_next_transaction_begins_with_the_end_of_the_last_one())
+
+
+def test_a_waiting_request_ends_with_its_coordinator() -> None:
+    asyncio.run(_a_waiting_request_ends_with_its_coordinator())
 
 
 def test_every_partition_gets_its_marker_before_the_end_is_written() -> None:

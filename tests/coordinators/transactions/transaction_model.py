@@ -7,6 +7,7 @@ from moldau.coordinators.effects import PLAIN, Effects, SetTimer, Token
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.init_requests import Initialization
+from moldau.coordinators.transactions.join_requests import Joining
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import (
     NewProducerIdNeededError,
@@ -15,6 +16,7 @@ from moldau.coordinators.transactions.shard import (
 )
 from moldau.coordinators.transactions.transaction import ProducerIdentity
 from moldau.protocol.partitions import TopicPartition
+from moldau.runtime import KafkaError
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -29,6 +31,9 @@ class TransactionModel:
         self.log: list[Pair] = []
         self.fresh: list[TransactionRecord] = []
         self.next_id = 1000
+        self.joins: dict[Token, KafkaError | None] = {}
+        """The answers to requests that add partitions, in the order in which they were given."""
+        self._last_token = 1
         self.shard = self._new()
         self._due: dict[Any, int] = {}
 
@@ -47,10 +52,19 @@ class TransactionModel:
 
     def add(
         self, name: str, producer: tuple[int, int], partitions: Iterable[tuple[str, int]], version: int = 0
-    ) -> None:
+    ) -> bool:
+        """Add partitions. Returns whether the request was answered. If not, it waits for the end of the last
+        transaction."""
         wanted = [TopicPartition(*each) for each in partitions]
         identity = ProducerIdentity(*producer)
-        self._apply(self.shard.add_partitions(Token(1), name, identity, wanted, version, self.now_ms))
+        self._last_token += 1
+        joining = Joining(name, identity, wanted, version)
+        token = Token(self._last_token)
+        self._apply(self.shard.add_partitions(token, joining, self.now_ms))
+        error = self.joins.get(token)
+        if error is not None:
+            raise error
+        return token in self.joins
 
     def end(
         self, name: str, producer: tuple[int, int], *, committed: bool, version: int = 0
@@ -104,4 +118,7 @@ class TransactionModel:
         for change in effects.timers:
             if isinstance(change, SetTimer):
                 self._due[change.key] = self.now_ms + change.after_ms
+            else:
+                self._due.pop(change.key, None)
+        self.joins |= {reply.token: reply.response for reply in effects.replies if reply.token > 1}
         return effects.replies[0].response if effects.replies else None

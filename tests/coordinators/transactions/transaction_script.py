@@ -2,7 +2,7 @@
 ID is a transactional id, and PID is a producer id. The commands are::
 
     init ID [timeout=MS] [pid=N epoch=N]
-    add ID PID EPOCH T-0,T-1 [version=2]      add partitions to the transaction
+    add ID PID EPOCH T-0,T-1 [version=2]      add partitions, or wait until this is possible
     verify ID PID EPOCH T-0,T-1               check that partitions are in the transaction
     commit ID PID EPOCH [version=2]
     abort ID PID EPOCH [version=2]
@@ -17,7 +17,6 @@ ID is a transactional id, and PID is a producer id. The commands are::
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from transaction_model import TransactionModel
 
@@ -54,10 +53,14 @@ def _options(words: list[str]) -> dict[str, str]:
 
 def _run(model: TransactionModel, words: list[str]) -> Iterator[str]:
     model.fresh.clear()
+    answered = set(model.joins)
     try:
         yield from _command(model, words[0], words[1:])
     except KafkaError as error:
         yield f"refused {error.code.name}"
+    if words[0] != "add":
+        late = (error for token, error in model.joins.items() if token not in answered)
+        yield from (f"waiting add: {error.code.name if error else 'none'}" for error in late)
     yield from (f"write {_record(record)}" for record in model.fresh)
 
 
@@ -69,7 +72,8 @@ def _command(model: TransactionModel, name: str, words: list[str]) -> Iterator[s
             yield _answer(model.init(words[0], int(options.get("timeout", 60_000)), expected))
         case "add":
             version = int(_options(words[4:]).get("version", 0))
-            model.add(words[0], _producer(words), _partitions(words[3]), version)
+            if not model.add(words[0], _producer(words), _partitions(words[3]), version):
+                yield "waits"
         case "verify":
             found = model.shard.verify(words[0], _producer(words), _partitions(words[3]))
             yield from (f"{topic}-{index} {code.name}" for (topic, index), code in found.items())
@@ -83,7 +87,7 @@ def _command(model: TransactionModel, name: str, words: list[str]) -> Iterator[s
             model.complete()
         case "exhaust":
             found = model.shard.by_id[words[0]]
-            model.shard.by_id[words[0]] = replace(found, producer_epoch=EPOCH_MAX - 1)
+            model.shard.by_id[words[0]] = found._replace(producer_epoch=EPOCH_MAX - 1)
         case "wait":
             model.wait(int(words[0]))
         case "level":

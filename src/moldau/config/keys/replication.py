@@ -349,7 +349,8 @@ TRANSACTIONS = (
     int32(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "The longest wait between repeated attempts.",
+        "The longest time that a request to add partitions to a transaction waits at the coordinator for the "
+        "end of the producer's last transaction.",
         HIGH,
         check=at_least(0),
     ),

@@ -1,7 +1,7 @@
 """Kafka's encoding of ``__transaction_state``. Keys and values begin with an int16 version. Pure."""
 
-from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from moldau.coordinators.shard import UnreadableRecordError
 from moldau.coordinators.transactions.states import STATE_BY_NUMBER
@@ -21,9 +21,11 @@ FLEXIBLE_VALUE_VERSION: Final = 1
 producer ids, and for the client's transaction version.
 """
 
+SHORT_ID: Final = 128
+"""Maximum length of an id whose encoded key is cached. The limit keeps the memory of the cache small."""
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+
+class TransactionRecord(NamedTuple):
     """The state of a transactional id; ``value=None`` is its tombstone.
 
     ``is_unreadable`` means that the id has a state, but the state could not be read. A record with this mark
@@ -41,7 +43,8 @@ class TransactionCodec:
 
     def encode(self, record: TransactionRecord) -> tuple[bytes | None, bytes | None]:
         """Key and value; the value of a tombstone is ``None``."""
-        key = RECORDS.encode_key(TransactionLogKey(transactional_id=record.transactional_id))
+        name = record.transactional_id
+        key = _short_key(name) if len(name) <= SHORT_ID else _key(name)
         if record.value is None:
             return key, None
         return key, RECORDS.encode_value(_message(record.value, record.value_version), record.value_version)
@@ -70,6 +73,14 @@ class TransactionCodec:
                 TransactionRecord(name, None, is_unreadable=True),
                 f"the state of transactional id {name!r} cannot be read: {error}",
             ) from error
+
+
+def _key(transactional_id: str) -> bytes:
+    return RECORDS.encode_key(TransactionLogKey(transactional_id=transactional_id))
+
+
+_short_key = lru_cache(maxsize=1024)(_key)
+"""Each transaction writes three records with the same key."""
 
 
 def _message(transaction: Transaction, version: int) -> TransactionLogValue:

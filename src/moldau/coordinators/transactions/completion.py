@@ -11,6 +11,7 @@ version 2 on, the partition refuses the second copy if the next transaction is a
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from moldau.coordinators.runtime import CoordinatorRuntime
@@ -55,6 +56,7 @@ class TransactionCompletion:
         self._looking: set[int] = set()
         self._completing: dict[tuple[int, int, str, EndedTransaction], None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def count(self) -> int:
@@ -66,33 +68,35 @@ class TransactionCompletion:
         loaded. The markers are written when the decision is committed."""
         if partition not in self._looking:
             self._looking.add(partition)
-            self._run(self._find_prepared(partition))
+            # The search begins after this iteration's events, so that the record is replayed before it.
+            asyncio.get_running_loop().call_soon(self._search, partition)
 
     async def close(self) -> None:
         """Stop the work in progress. The new leader of the partition continues this work, or this node
         continues it after its next start."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _find_prepared(self, partition: int) -> None:
-        # Yield once to the event loop, so that the record is replayed before the search.
-        await asyncio.sleep(0)
+    def _search(self, partition: int) -> None:
         self._looking.discard(partition)
-        while (host := self._runtime.led(partition)) is not None:
-            epoch = host.term.epoch
-            try:
-                found = await self._runtime.read(partition, lambda shard, now_ms: shard.unfinished())
-            except KafkaError as error:
-                if error.code is ErrorCode.not_coordinator:
-                    return
-                # try again later: the coordinator is being loaded, or it is unknown whether its records are
-                # committed
-                await asyncio.sleep(RETRY_S)
-                continue
-            for ended in found:
-                self._begin(partition, epoch, ended)
+        host = self._runtime.led(partition)
+        if host is None or self._closed:
             return
+        found = self._runtime.read(partition, lambda shard, now_ms: shard.unfinished())
+        found.add_done_callback(partial(self._found, partition, host.term.epoch))
+
+    def _found(self, partition: int, epoch: int, found: "asyncio.Future[list[Unfinished]]") -> None:
+        if self._closed or found.cancelled():
+            return
+        error = found.exception()
+        if error is None:
+            for ended in found.result():
+                self._begin(partition, epoch, ended)
+        elif not (isinstance(error, KafkaError) and error.code is ErrorCode.not_coordinator):
+            # The coordinator is being loaded, or it is unknown whether its records are committed.
+            asyncio.get_running_loop().call_later(RETRY_S, self.find_prepared, partition)
 
     def _begin(self, partition: int, epoch: int, ended: Unfinished) -> None:
         key = (partition, epoch, ended.transactional_id, ended.transaction.ended)

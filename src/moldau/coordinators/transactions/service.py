@@ -18,6 +18,7 @@ from moldau.coordinators.transactions.completion import (
 )
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.init_requests import Initialization
+from moldau.coordinators.transactions.join_requests import Joining
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import (
     NewProducerIdNeededError,
@@ -121,12 +122,12 @@ class TransactionService:
         partitions: Sequence[TopicPartition],
         client_version: int,
     ) -> None:
-        """Add partitions to a transaction. The first partitions begin the transaction."""
+        """Add partitions to a transaction. The first partitions begin the transaction. The call waits while
+        the producer's last transaction is being completed, for ``join_wait_ms`` at most."""
+        joining = Joining(transactional_id, producer, partitions, client_version)
         await self.runtime.write(
             self.partition_of(transactional_id),
-            lambda shard, now_ms, token: shard.add_partitions(
-                token, transactional_id, producer, partitions, client_version, now_ms
-            ),
+            lambda shard, now_ms, token: shard.add_partitions(token, joining, now_ms),
         )
 
     async def verify(

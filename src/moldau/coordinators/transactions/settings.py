@@ -20,6 +20,9 @@ class TransactionSettings:
     """``transaction.abort.timed.out.transaction.cleanup.interval.ms``"""
     expiry_check_interval_ms: int = 3_600_000
     """``transaction.remove.expired.transaction.cleanup.interval.ms``"""
+    join_wait_ms: int = 100
+    """``add.partitions.to.txn.retry.backoff.max.ms``: the maximum time that a request to add partitions waits
+    for the end of the producer's last transaction. With 0, such a request is refused immediately."""
     max_record_bytes: int = 1_000_000
     """Maximum size of the state of one transactional id. The state must fit in a batch of the topic."""
 
@@ -34,6 +37,7 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         ),
         expiry_check_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
+        join_wait_ms=config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
     )
 
 

@@ -9,11 +9,21 @@ Clauses: KIP-98 (states, fencing), KIP-360 (a producer requests a higher epoch),
 increases the epoch, and brokers add the partitions to which they append).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
+from moldau.coordinators.effects import (
+    BatchKind,
+    CancelTimer,
+    Effects,
+    Reply,
+    SetTimer,
+    TimerChange,
+    TimerKey,
+    Token,
+    answer,
+)
 from moldau.coordinators.shard import CanonicalState
 from moldau.coordinators.transactions.codec import (
     FLEXIBLE_VALUE_VERSION,
@@ -22,6 +32,7 @@ from moldau.coordinators.transactions.codec import (
 )
 from moldau.coordinators.transactions.end_requests import Ending, check_end
 from moldau.coordinators.transactions.init_requests import Initialization, check_initialization, next_identity
+from moldau.coordinators.transactions.join_requests import Joining, JoinLimit, WaitingJoins, checked
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import QUIET, TransactionPhase
 from moldau.coordinators.transactions.transaction import (
@@ -107,6 +118,7 @@ class TransactionShard:
         """Ids whose newest record could not be read. The record may have contained the decision to commit or
         abort a transaction."""
         self._checks_timeouts = False
+        self._waiting = WaitingJoins()
 
     # replay
 
@@ -151,9 +163,14 @@ class TransactionShard:
         return Effects(timers=timers)
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[TransactionRecord]:
-        """Abort transactions that have exceeded their timeout, or delete ids that have expired."""
+        """Abort transactions that have exceeded their timeout, delete ids that have expired, or refuse
+        requests that have waited too long for the end of a transaction."""
         if isinstance(key, ExpiryCheck):
             return self._expire(now_ms)
+        if isinstance(key, JoinLimit):
+            refused = KafkaError(ErrorCode.concurrent_transactions)
+            waiting = self._waiting.remove(key.transactional_id)
+            return Effects(replies=[Reply(token, refused) for token, _ in waiting])
         late = [name for name in self._ongoing if self.by_id[name].is_timed_out(now_ms)]
         records = [self._record(name, self._fenced(self.by_id[name], now_ms)) for name in late]
         self._checks_timeouts = len(self._ongoing) > len(late)
@@ -229,58 +246,60 @@ class TransactionShard:
         # The fenced producer did not request this higher epoch. The old epoch is not stored as
         # ``last_producer_epoch``. So an InitProducerId with the old epoch does not count as a repetition, and
         # the producer is fenced.
-        return replace(fenced, last_producer_epoch=NO_EPOCH)
+        return fenced._replace(last_producer_epoch=NO_EPOCH)
 
     # partitions
 
-    def add_partitions(
-        self,
-        token: Token,
-        transactional_id: str,
-        producer: ProducerIdentity,
-        partitions: Sequence[TopicPartition],
-        client_version: int,
-        now_ms: int,
-    ) -> Effects[TransactionRecord]:
+    def add_partitions(self, token: Token, joining: Joining, now_ms: int) -> Effects[TransactionRecord]:
         """Handle AddPartitionsToTxn and AddOffsetsToTxn. The result is ``None``.
 
-        Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED and CONCURRENT_TRANSACTIONS. Raises
-        MESSAGE_TOO_LARGE when the transaction has more partitions than fit into a record.
+        While the last transaction of the id is being completed, the request waits, for
+        ``TransactionSettings.join_wait_ms`` at most, and then gets CONCURRENT_TRANSACTIONS. Raises
+        INVALID_PRODUCER_ID_MAPPING and PRODUCER_FENCED. Raises MESSAGE_TOO_LARGE when the transaction has
+        more partitions than fit into a record.
         """
-        found = self._checked(transactional_id, producer)
-        if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(partitions):
+        name = joining.transactional_id
+        found = self._find(name)
+        try:
+            value = self._joined(found, joining, now_ms)
+        except KafkaError as error:
+            wait_ms = self.settings.join_wait_ms
+            if error.code is not ErrorCode.concurrent_transactions or not wait_ms:
+                raise
+            is_first = self._waiting.add(token, joining)
+            return Effects(timers=(SetTimer(JoinLimit(name), wait_ms),) if is_first else ())
+        if value is found:
             return answer(token, None)
-        value = found.with_partitions(partitions, now_ms, client_version)
-        self._check_size(transactional_id, value)
-        timers: list[SetTimer] = []
-        if not self._checks_timeouts:
-            self._checks_timeouts = True
-            timers.append(SetTimer(TimeoutCheck(), self.settings.timeout_check_interval_ms))
-        return Effects([self._record(transactional_id, value)], (Reply(token, None),), timers)
+        return Effects([self._record(name, value)], (Reply(token, None),), self._timeout_check())
+
+    def _joined(self, found: Transaction | None, joining: Joining, now_ms: int) -> Transaction:
+        """Return the transaction with the partitions of the request. It is ``found`` itself if nothing
+        changes. Raises the errors of :meth:`add_partitions`, and CONCURRENT_TRANSACTIONS."""
+        found = checked(found, joining.producer)
+        if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(joining.partitions):
+            return found
+        value = found.with_partitions(joining.partitions, now_ms, joining.client_version)
+        self._check_size(joining.transactional_id, value)
+        return value
+
+    def _timeout_check(self) -> tuple[SetTimer, ...]:
+        """Start the checks for timeouts, because there is an ongoing transaction."""
+        if self._checks_timeouts:
+            return ()
+        self._checks_timeouts = True
+        return (SetTimer(TimeoutCheck(), self.settings.timeout_check_interval_ms),)
 
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Check whether partitions belong to the transaction (KIP-890). Raises the errors of
-        :meth:`add_partitions`.
+        """Check whether partitions belong to the transaction (KIP-890). Raises INVALID_PRODUCER_ID_MAPPING,
+        PRODUCER_FENCED and CONCURRENT_TRANSACTIONS.
         """
-        found = self._checked(transactional_id, producer)
+        found = checked(self._find(transactional_id), producer)
         return {
             each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
             for each in partitions
         }
-
-    def _checked(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
-        found = self._find(transactional_id)
-        if found is not None and found.gives_way_to(producer):
-            raise KafkaError(ErrorCode.concurrent_transactions)
-        if found is None or found.producer_id != producer.producer_id:
-            raise KafkaError(ErrorCode.invalid_producer_id_mapping)
-        if found.producer_epoch != producer.producer_epoch or producer.is_for_fencing:
-            raise KafkaError(ErrorCode.producer_fenced)
-        if found.state.is_prepared:
-            raise KafkaError(ErrorCode.concurrent_transactions)
-        return found
 
     def _check_size(self, transactional_id: str, value: Transaction) -> None:
         topics = {topic for topic, _ in value.partitions}
@@ -343,11 +362,40 @@ class TransactionShard:
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
         """Complete a transaction, because every partition has its marker. The result is ``None``. If the id
-        has another transaction now, the call is ignored."""
-        found = self.by_id.get(ended.transactional_id)
+        has another transaction now, the call is ignored. Requests that have waited for the completion begin
+        the next transaction."""
+        name = ended.transactional_id
+        found = self.by_id.get(name)
         if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)
-        return answer(token, None, [self._record(ended.transactional_id, found.completed(now_ms))])
+        value = found.completed(now_ms)
+        waiting = self._waiting.remove(name)
+        if not waiting:
+            return answer(token, None, [self._record(name, value)])
+        return self._complete_and_begin(token, name, value, waiting, now_ms)
+
+    def _complete_and_begin(
+        self,
+        token: Token,
+        name: str,
+        completed: Transaction,
+        waiting: Iterable[tuple[Token, Joining]],
+        now_ms: int,
+    ) -> Effects[TransactionRecord]:
+        replies, timers = [Reply(token, None)], list[TimerChange]((CancelTimer(JoinLimit(name)),))
+        records, value = [self._record(name, completed)], completed
+        for waiter, joining in waiting:
+            try:
+                value = self._joined(value, joining, now_ms)
+            except KafkaError as error:
+                replies.append(Reply(waiter, error))
+            else:
+                replies.append(Reply(waiter, None))
+        if value is not completed:
+            records.append(self._record(name, value))
+            timers += self._timeout_check()
+        # Each record fits into a batch, but both together may be too large.
+        return Effects(records, replies, timers, atomic=False)
 
     def _record(self, transactional_id: str, value: Transaction) -> TransactionRecord:
         version = FLEXIBLE_VALUE_VERSION if self._level() > 0 else 0

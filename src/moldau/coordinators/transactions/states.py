@@ -21,6 +21,9 @@ class TransactionPhase(Enum):
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
     """Kafka's state between the fencing of a producer and the abort. It is never written to a log."""
 
+    # Each transition of a transaction looks up several states, and the hash of enums is a Python function.
+    __hash__ = object.__hash__
+
     @property
     def number(self) -> int:
         """The number of the state in records of ``__transaction_state``."""
@@ -29,7 +32,7 @@ class TransactionPhase(Enum):
     @property
     def is_prepared(self) -> bool:
         """Whether the end of the transaction is decided and its markers must be written."""
-        return self in PREPARED
+        return self is TransactionPhase.PREPARE_COMMIT or self is TransactionPhase.PREPARE_ABORT
 
 
 STATE_BY_NUMBER: Final = dict(enumerate(TransactionPhase))

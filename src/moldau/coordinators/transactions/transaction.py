@@ -3,7 +3,6 @@ returns a new object. Pure.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from moldau.coordinators.transactions.states import MOVES, TransactionPhase
@@ -38,8 +37,7 @@ class EndedTransaction(NamedTuple):
     updated_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The state of one transactional id.
 
     ``last_producer_epoch`` is the epoch before the last increase that the producer requested. This value is
@@ -48,13 +46,13 @@ class Transaction:
     """
 
     producer_id: int
+    timeout_ms: int
     producer_epoch: int = NO_EPOCH
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     """The id with which the producer continues after the end of the transaction. It is set if all epochs of
     the current id are used."""
-    timeout_ms: int
     state: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIME
@@ -147,8 +145,7 @@ class Transaction:
 
     def rotated(self, producer_id: int, now_ms: int) -> "Transaction":
         """Return the state after the transaction is complete and its producer continues with another id."""
-        return replace(
-            self,
+        return self._replace(
             producer_id=producer_id,
             producer_epoch=0,
             last_producer_epoch=NO_EPOCH,
@@ -172,4 +169,4 @@ class Transaction:
 
     def _moved(self, state: TransactionPhase, **changes: object) -> "Transaction":
         assert state in MOVES[self.state], f"{self.state.value} cannot become {state.value}"
-        return replace(self, state=state, **changes)  # type: ignore[arg-type]
+        return self._replace(state=state, **changes)  # type: ignore[arg-type]

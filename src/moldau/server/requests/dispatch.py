@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
@@ -276,7 +277,8 @@ class Dispatcher:
         if isinstance(outcome, asyncio.Future):
             waiting = outcome
         else:
-            waiting = task = asyncio.get_running_loop().create_task(_as_coroutine(outcome))
+            work = outcome if isinstance(outcome, CoroutineType) else _as_coroutine(outcome)
+            waiting = task = asyncio.get_running_loop().create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         answer: asyncio.Future[Buffers | None] = waiting.get_loop().create_future()

@@ -31,6 +31,9 @@ class LogProducers:
     def __init__(self, disk: Disk, directory: str, config: LogConfig) -> None:
         self.state = ProducerState(expiration_ms=config.producer_id_expiration_ms)
         self.snapshots = ProducerSnapshots(disk, directory)
+        self._checked: tuple[BatchHeader, EndTransactionMarker] | None = None
+        """The marker that was checked last, with the header of its batch. It is not parsed again when its
+        batch is appended."""
 
     # -- opening and truncation ---------------------------------------------------------------
 
@@ -106,6 +109,7 @@ class LogProducers:
         """
         if header.is_control:
             marker = _marker_of(batch)
+            self._checked = header, marker
             self.state.check_marker(header.producer_id, header.producer_epoch, marker)
             return None
         return self.state.check(header, from_client=origin is AppendOrigin.CLIENT)
@@ -115,8 +119,10 @@ class LogProducers:
         if not header.is_control:
             self.state.apply(header, base_offset, header.max_timestamp)
             return None
+        checked, self._checked = self._checked, None
+        marker = checked[1] if checked is not None and checked[0] is header else _marker_of(batch)
         completed = self.state.apply_marker(
-            header.producer_id, header.producer_epoch, _marker_of(batch), base_offset, header.max_timestamp
+            header.producer_id, header.producer_epoch, marker, base_offset, header.max_timestamp
         )
         return _aborted(completed) if completed is not None and completed.aborted else None
 

@@ -7,8 +7,8 @@ markers, as its kind requires. A marker takes effect when it is committed.
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.effects import BatchKind
@@ -29,6 +29,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.transactions.peers import BrokerPeers
 from moldau.server.topics.registry import PartitionRegistry
+
+T = TypeVar("T")
 
 _DONE: Final = frozenset(
     {
@@ -106,10 +108,8 @@ class ClusterMarkers:
                 left.add(partition)
             else:
                 by_leader.setdefault(leader, []).append(partition)
-        answers = await asyncio.gather(
-            *(self._write_to(leader, marker, each) for leader, each in by_leader.items())
-        )
-        return left.union(*answers)
+        writes = [self._write_to(leader, marker, each) for leader, each in by_leader.items()]
+        return left.union(*await _all_of(writes))
 
     async def _write_to(
         self, leader: int, marker: TransactionMarker, partitions: list[TopicPartition]
@@ -117,7 +117,7 @@ class ClusterMarkers:
         errors: dict[TopicPartition, ErrorCode] = {}
         with self._unexpected.contained(f"writing markers to broker {leader}"):
             if leader == self._view.local_id:
-                codes = await asyncio.gather(*(self._local.write(marker, each) for each in partitions))
+                codes = await _all_of([self._local.write(marker, each) for each in partitions])
                 errors = dict(zip(partitions, codes, strict=True))
             else:
                 errors = await self._send(leader, marker, partitions)
@@ -143,6 +143,11 @@ class ClusterMarkers:
             for topic in result.topics
             for each in topic.partitions
         }
+
+
+async def _all_of(works: list[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    """Run coroutines concurrently. A single coroutine, which is the most frequent case, needs no new task."""
+    return [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
 
 
 def _request(marker: TransactionMarker, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:

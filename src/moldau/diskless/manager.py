@@ -13,7 +13,7 @@ from typing import Protocol
 
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.topics_image import Topic
-from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
+from moldau.coordinators.diskless.calls import FileToHandOver, GuardToIssue, RetentionPolicy
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.bill import watch_bill
@@ -61,6 +61,8 @@ class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordin
 
     @property
     def settings(self) -> CoordinatorTimes: ...
+
+    def known_guard(self, coordinator_id: int, wanted: GuardToIssue) -> int: ...
 
 
 class AllCoordinators(FileWitness, Protocol):
@@ -136,7 +138,7 @@ class DisklessManager:
         self._cluster = cluster
         self._machine = machine
         local, coordinator = coordinators.local, coordinators.batches
-        self._coordinator = coordinator
+        self._coordinator, self._local = coordinator, local
         self.settings = settings
         self.health = StorageHealth()
         self.storage = open_storage(
@@ -153,6 +155,7 @@ class DisklessManager:
             writer=self.writer,
             deleter=coordinator,
             transactions=coordinator,
+            known_guard=self._known_guard,
             cold_reads=self.cold_reads,
             lookup=self._lookup,
             moving=moving,
@@ -271,6 +274,13 @@ class DisklessManager:
             initial_delay_ms=initial_delay_ms,
             unexpected=self._machine.unexpected,
         )
+
+    def _known_guard(self, wanted: GuardToIssue) -> int:
+        try:
+            owner = self._coordinator.coordinator_of(wanted.topic_id, wanted.partition_index)
+        except KafkaError:
+            return 0
+        return self._local.known_guard(owner, wanted)
 
     async def start(self, *, had_coordinators: bool = False) -> None:
         """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used;

@@ -198,6 +198,11 @@ class ProducerTurn(Protocol):
         """Whether no earlier batch of the producer is waiting."""
         ...
 
+    @property
+    def has_own_epoch(self) -> bool:
+        """Whether no other transaction of the producer has the epoch of the batch (KIP-890, version 2)."""
+        ...
+
     def wait(self, append: Callable[[], Awaitable[AppendAnswer]]) -> "asyncio.Future[AppendOutcome]":
         """Append after the earlier batches of the producer. ``append`` may raise ``KafkaError``."""
         ...

@@ -82,10 +82,10 @@ def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
     ("mutate", "seed"),
     [
         (forget_a_marker, 0),
-        (read_one_too_far, 1),
+        (read_one_too_far, 2),
         (cut_the_aborted_list, 0),
         (check_no_guard, 3),
-        (fence_no_epoch, 1),
+        (fence_no_epoch, 2),
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], seed: int) -> None:

@@ -34,6 +34,7 @@ from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.shard_host import HostState
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -209,6 +210,12 @@ class DisklessCoordinator:
                 shard.guard(each, 1 + entropy.randrange(_GUARD_NUMBERS)) for each in wanted
             ],
         )
+
+    def known_guard(self, coordinator_id: int, wanted: calls.GuardToIssue) -> int:
+        """The valid guard of a producer at a coordinator that this node leads; 0 if there is none. The guard
+        may become invalid before a batch is committed with it, like every guard."""
+        host = self.runtime.led(coordinator_id)
+        return 0 if host is None or host.state is not HostState.ACTIVE else host.shard.known_guard(wanted)
 
     async def end_transactions(
         self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]

@@ -70,7 +70,9 @@ class DisklessPartition(WithoutLog):
         self._nearest_broker = services.racks.nearest_broker
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
-        self.transactions = DisklessTransactions(cache.key, services.transactions, self.append)
+        self.transactions = DisklessTransactions(
+            cache.key, services.transactions, services.known_guard, self.append
+        )
 
     def begin_remote(self, part: RemoteRecords) -> None:
         """From now on, use ``part`` to read records that have left the WAL."""

@@ -1,6 +1,6 @@
 """The services that all diskless partitions of a broker share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,6 +71,8 @@ class PartitionServices:
     writer: BatchWriter
     deleter: RecordDeleter
     transactions: TransactionParts
+    known_guard: Callable[[GuardToIssue], int] = lambda wanted: 0
+    """Returns the valid guard of a producer if this broker leads the partition's coordinator; otherwise 0."""
     cold_reads: ColdReads
     """Reads of records that are not in a local cache."""
     lookup: WalOffsetLookup

@@ -1,14 +1,17 @@
 """Transactions in a diskless partition, and the steps that a broker performs for them.
 
 Every broker may write the partition, so only the coordinator knows which transactions are open. A broker
-requests the producer's guard for each transactional batch. If the guard differs from the previous guard,
-either a transaction has begun, or another broker now leads the coordinator. The broker then verifies the
-transaction after the guard was issued and before the batch is written.
+requests the producer's guard before the first batch of a transaction, and then verifies the transaction. Later
+batches have the same guard. If another broker may have ended the transaction without a new epoch (before
+transaction version 2), the guard is requested for each batch. If the guard differs from the previous guard,
+either a transaction has begun, or another broker now leads the coordinator, and the transaction is verified
+again. A batch with a guard that is no longer valid is not committed, and the producer sends it again.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite
 from moldau.diskless.partition.client_errors import client_error
@@ -17,6 +20,7 @@ from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import (
     ActiveProducer,
     AppendAnswer,
+    AppendOutcome,
     ProducerTurn,
     TransactionalBatch,
     TransactionMarker,
@@ -43,6 +47,13 @@ class GuardedAppend(Protocol):
     ) -> AppendAnswer: ...
 
 
+class _Verified(NamedTuple):
+    """The guard with which a transaction of a producer was verified: the partition belongs to it."""
+
+    producer_epoch: int
+    guard: int
+
+
 class DisklessTransactions:
     """The guards of a partition on this broker.
 
@@ -52,31 +63,74 @@ class DisklessTransactions:
     any_broker_marks = True
     """Any broker can call the partition's coordinator, even if no replica is alive."""
 
-    def __init__(self, key: PartitionKey, coordinator: TransactionParts, append: GuardedAppend) -> None:
+    def __init__(
+        self,
+        key: PartitionKey,
+        coordinator: TransactionParts,
+        known_guard: Callable[[GuardToIssue], int],
+        append: GuardedAppend,
+    ) -> None:
+        """``known_guard`` returns the valid guard of a producer if this broker leads the partition's
+        coordinator; otherwise 0."""
         self._key = key
         self._coordinator = coordinator
+        self._known_guard = known_guard
         self._append = append
-        self._verified: dict[int, int] = {}
+        self._verified: dict[int, _Verified] = {}
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
-        """Request a guard from the partition's coordinator before each batch."""
+        """Append with the guard of the producer's open transaction, or request a guard first."""
+        guard = self._kept_guard(batch, turn)
+        if guard and turn.is_free:
+            return self._write(batch, guard)
         return turn.wait(partial(self._guarded, batch.kept(), turn))
 
+    def _kept_guard(self, batch: TransactionalBatch, turn: ProducerTurn) -> int:
+        """The guard with which the producer's transaction was verified, if the batch may have it; otherwise
+        0.
+
+        From transaction version 2 on, each transaction of a producer has another epoch, so a batch of this
+        epoch belongs to the verified transaction. In older versions, the transaction is still open only if
+        the coordinator has not replaced the guard. Without a request, this is known only to the broker that
+        leads the coordinator.
+        """
+        verified = self._verified.get(batch.producer_id)
+        if verified is None or verified.producer_epoch != batch.producer_epoch:
+            return 0
+        if turn.has_own_epoch:
+            return verified.guard
+        wanted = GuardToIssue(*self._key, batch.producer_id, batch.producer_epoch)
+        return verified.guard if self._known_guard(wanted) == verified.guard else 0
+
     async def _guarded(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
-        producer_id = batch.producer_id
-        guard = await self.guard(producer_id, batch.producer_epoch)
-        if not self.is_verified(producer_id, guard):
-            await turn.verify()
-            self.verified(producer_id, guard)
-        return self._append(
+        guard = self._kept_guard(batch, turn)
+        if not guard:
+            producer_id, epoch = batch.producer_id, batch.producer_epoch
+            guard = await self._guard(producer_id, epoch)
+            if self._verified.get(producer_id) != (epoch, guard):
+                await turn.verify()
+                self._keep(producer_id, _Verified(epoch, guard))
+        return self._write(batch, guard)
+
+    def _write(self, batch: TransactionalBatch, guard: int) -> AppendAnswer:
+        answer = self._append(
             batch.records,
             required_acks=batch.required_acks,
             timeout_ms=batch.timeout_ms,
             client=batch.client,
             guard=guard,
         )
+        if not isinstance(answer, AppendOutcome):
+            answer.add_done_callback(partial(self._appended, batch.producer_id))
+        return answer
 
-    async def guard(self, producer_id: int, producer_epoch: int) -> int:
+    def _appended(self, producer_id: int, answer: "asyncio.Future[AppendOutcome]") -> None:
+        # The guard may be unknown to a new leader of the coordinator. The producer sends the batch again, and
+        # then a new guard is needed.
+        if answer.cancelled() or answer.exception() or answer.result().error is not ErrorCode.none:
+            self._verified.pop(producer_id, None)
+
+    async def _guard(self, producer_id: int, producer_epoch: int) -> int:
         """The producer's current guard. Raises INVALID_PRODUCER_EPOCH and COORDINATOR_NOT_AVAILABLE."""
         wanted = GuardToIssue(*self._key, producer_id, producer_epoch)
         (issued,) = await self._coordinator.guard_transactions([wanted])
@@ -84,15 +138,10 @@ class DisklessTransactions:
             raise client_error(issued.error, issued.message, ErrorCode.coordinator_not_available)
         return issued.guard
 
-    def is_verified(self, producer_id: int, guard: int) -> bool:
-        """Whether the producer's transaction was verified with this guard."""
-        return self._verified.get(producer_id) == guard
-
-    def verified(self, producer_id: int, guard: int) -> None:
-        """Store that the transaction of this guard was verified: the partition belongs to it. The guard must
-        have been issued before the verification."""
+    def _keep(self, producer_id: int, verified: "_Verified") -> None:
+        """Keep a guard that was issued before the transaction was verified."""
         self._verified.pop(producer_id, None)
-        self._verified[producer_id] = guard
+        self._verified[producer_id] = verified
         if len(self._verified) > VERIFIED_MAX:
             del self._verified[next(iter(self._verified))]
 

@@ -45,6 +45,11 @@ class TransactionGuards:
                 del self._issued[next(iter(self._issued))]
         return issued.number
 
+    def known(self, key: GuardKey, producer_epoch: int) -> int:
+        """The producer's guard if it has a valid guard; otherwise ``NO_GUARD``."""
+        issued = self._issued.get(key)
+        return NO_GUARD if issued is None or issued.producer_epoch != producer_epoch else issued.number
+
     def is_valid(self, key: GuardKey, producer_epoch: int, guard: int) -> bool:
         """Whether a batch with this guard may be appended."""
         return guard != NO_GUARD and self._issued.get(key) == (producer_epoch, guard)

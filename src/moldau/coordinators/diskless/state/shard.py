@@ -210,6 +210,12 @@ class DisklessShard:
         number = self._guards.issue((partition.number, producer_id), epoch, fresh)
         return IssuedGuard(topic_id, index, guard=number)
 
+    def known_guard(self, wanted: GuardToIssue) -> int:
+        """The valid guard that the producer already has in a partition; 0 if there is none."""
+        topic_id, index, producer_id, epoch = wanted
+        partition = self.partitions.find(topic_id, index)
+        return 0 if partition is None else self._guards.known((partition.number, producer_id), epoch)
+
     def end_transactions(
         self, markers: Sequence[MarkerToWrite], now_ms: int, token: Token
     ) -> Effects[DisklessRecord]:

@@ -51,6 +51,7 @@ class _BatchTurn(NamedTuple):
     :class:`moldau.replication.partition_interface.ProducerTurn`."""
 
     is_free: bool
+    has_own_epoch: bool
     wait: Callable[[Callable[[], Awaitable[AppendAnswer]]], "asyncio.Future[AppendOutcome]"]
     verify: Callable[[], Awaitable[None]]
 
@@ -91,6 +92,7 @@ class TransactionalAppends:
         participation = Participation(request.transactional_id, producer, place, joins)
         return _BatchTurn(
             key not in self._last,
+            joins,
             lambda append: self._in_turn(key, append, request.api_version),
             lambda: self._verify(participation),
         )

@@ -246,6 +246,13 @@ def test_a_slow_check_of_a_process_that_does_not_grow_is_repeated_later() -> Non
     assert slowest_s == garbage_collection.LOOK_RARELY_S
 
 
+def test_transient_objects_are_no_growth() -> None:
+    limit = garbage_collection.THRESHOLDS[0]
+    assert garbage_collection._lasting(0, 5_000) == garbage_collection._lasting(limit, 5_000) == 5_000
+    assert garbage_collection._lasting(limit + 7, 5_000) == 5_007
+    assert garbage_collection._lasting(100, 5_200) == 5_200
+
+
 def test_a_check_of_a_process_that_grows_fast_is_repeated_soon() -> None:
     almost = garbage_collection.PIECE_OBJECTS - 1
     pause_s = garbage_collection._pause_s(almost, 600_000.0, 0.0005)

@@ -105,8 +105,7 @@ async def keep_collections_short() -> None:
         began_s = loop.time()
         young, old = _new_objects()
         new, now_s = young + old, loop.time()
-        # Objects of the youngest generation count as growth only if no automatic collection limits them.
-        grown = old + max(0, young - THRESHOLDS[0])
+        grown = _lasting(young, old)
         if not STABLE_SHARE * stable <= new <= stable + STABLE_CHANGE:
             stable, stable_since_s = new, now_s
         is_stable = new >= STABLE_OBJECTS and now_s - stable_since_s >= STABLE_S
@@ -141,6 +140,12 @@ def _pause_s(new: int, growth_per_s: float, check_s: float) -> float:
     late_s = (2 * PIECE_OBJECTS - new) / growth_per_s
     spared_s = min(check_s / LOOK_SHARE, max(check_s / HURRY_SHARE, late_s))
     return min(LOOK_EVERY_S, max(LOOK_AGAIN_S, spared_s, needed_s))
+
+
+def _lasting(young: int, old: int) -> int:
+    """Return the number of objects whose change counts as growth. Automatic collections limit the youngest
+    generation, so its first ``THRESHOLDS[0]`` objects come and go."""
+    return old + max(0, young - THRESHOLDS[0])
 
 
 def _new_objects() -> tuple[int, int]:

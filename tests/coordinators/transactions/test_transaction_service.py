@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from transaction_house import RecordingWriter, new_service, until_done
+from transaction_house import LoopClock, RecordingWriter, new_service, until_done
 
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.end_requests import Ending
@@ -14,6 +14,7 @@ from moldau.coordinators.transactions.transaction import ProducerIdentity
 from moldau.protocol.partitions import TopicPartition
 from moldau.replication.partition_interface import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.simulation.world.world import World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -114,6 +115,28 @@ async def _the_next_transaction_begins_with_the_end_of_the_last_one() -> None:
     await service.close()
 
 
+async def _a_request_that_may_not_wait_is_refused() -> None:
+    service, log = new_service(RecordingWriter()), MemoryLog()
+    producer = await _ending(service, log)
+    with pytest.raises(KafkaError) as refused:
+        await service.add_partitions("orders", producer, [T1], 2, may_wait=False)
+    assert refused.value.code is ErrorCode.concurrent_transactions
+    await service.close()
+
+
+async def _the_search_is_repeated_until_the_decision_is_committed() -> None:
+    writer, log = RecordingWriter(), MemoryLog()
+    service = new_service(writer, LoopClock())
+    await _ending(service, log)
+    await asyncio.sleep(60)  # the search has failed, because nothing is committed
+    assert not writer.written
+    log.held = False
+    log.commit()
+    assert await until_done(service, "orders") is TransactionPhase.COMPLETE_COMMIT
+    assert [partition for _, partition in writer.written] == [T0]
+    await service.close()
+
+
 async def _a_waiting_request_ends_with_its_coordinator() -> None:
     log = MemoryLog()
     service = new_service(RecordingWriter())
@@ -128,6 +151,15 @@ async def _a_waiting_request_ends_with_its_coordinator() -> None:
 
 def test_the_next_transaction_begins_with_the_end_of_the_last_one() -> None:
     asyncio.run(_the_next_transaction_begins_with_the_end_of_the_last_one())
+
+
+def test_a_request_that_may_not_wait_is_refused() -> None:
+    asyncio.run(_a_request_that_may_not_wait_is_refused())
+
+
+def test_the_search_is_repeated_until_the_decision_is_committed() -> None:
+    with World(1) as world:
+        world.run(_the_search_is_repeated_until_the_decision_is_committed())
 
 
 def test_a_waiting_request_ends_with_its_coordinator() -> None:

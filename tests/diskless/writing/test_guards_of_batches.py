@@ -32,6 +32,10 @@ class Coordinator:
         self.number = 11
         self.requests = 0
 
+    def replace_guard(self) -> None:
+        """Make the guards invalid that were issued before."""
+        self.number += 1
+
     async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]:
         self.requests += 1
         return [IssuedGuard(each.topic_id, each.partition_index, guard=self.number) for each in wanted]
@@ -50,6 +54,7 @@ class Turn:
     has_own_epoch: bool
     is_free: bool = True
     verifications: list[int] = field(default_factory=list)
+    during_check: Callable[[], None] = lambda: None
 
     def wait(self, append: Callable[[], Awaitable[AppendAnswer]]) -> "asyncio.Future[AppendOutcome]":
         async def later() -> AppendOutcome:
@@ -60,6 +65,7 @@ class Turn:
 
     async def verify(self) -> None:
         self.verifications.append(1)
+        self.during_check()
 
 
 class House:
@@ -101,7 +107,7 @@ async def _an_epoch_needs_one_guard() -> None:
     for _ in range(3):
         assert await house.send() is ErrorCode.none
     assert house.work == (1, 1)
-    house.coordinator.number += 1  # a marker ends the transaction
+    house.coordinator.replace_guard()  # a marker ends the transaction
     assert await house.send(epoch=1) is ErrorCode.none
     assert await house.send(epoch=1) is ErrorCode.none
     assert house.work == (2, 2)
@@ -113,7 +119,7 @@ async def _without_epochs_each_batch_needs_a_request() -> None:
     for _ in range(3):
         assert await house.send() is ErrorCode.none
     assert house.work == (3, 1)
-    house.coordinator.number += 1  # another broker has written the marker
+    house.coordinator.replace_guard()  # another broker has written the marker
     assert await house.send() is ErrorCode.none
     assert house.work == (4, 2)
 
@@ -123,7 +129,7 @@ async def _the_leader_of_the_coordinator_needs_no_request() -> None:
     for _ in range(3):
         assert await house.send() is ErrorCode.none
     assert house.work == (1, 1)
-    house.coordinator.number += 1
+    house.coordinator.replace_guard()
     for _ in range(2):
         assert await house.send() is ErrorCode.none
     assert house.work == (2, 2)
@@ -133,10 +139,16 @@ async def _the_leader_of_the_coordinator_needs_no_request() -> None:
 async def _a_refused_guard_is_not_kept() -> None:
     house = House(has_own_epoch=True)
     assert await house.send() is ErrorCode.none
-    house.coordinator.number += 1  # another broker leads the coordinator now
+    house.coordinator.replace_guard()  # another broker leads the coordinator now
     assert await house.send() is ErrorCode.not_enough_replicas
     assert await house.send() is ErrorCode.none
     assert house.work == (2, 2)
+
+
+async def _the_marker_of_the_last_transaction_arrives_during_the_check() -> None:
+    house = House(has_own_epoch=True)
+    house.turn.during_check = house.coordinator.replace_guard
+    assert await house.send() is ErrorCode.none
 
 
 async def _a_batch_waits_for_earlier_batches() -> None:
@@ -159,6 +171,7 @@ async def _a_batch_waits_for_earlier_batches() -> None:
         _without_epochs_each_batch_needs_a_request,
         _the_leader_of_the_coordinator_needs_no_request,
         _a_refused_guard_is_not_kept,
+        _the_marker_of_the_last_transaction_arrives_during_the_check,
         _a_batch_waits_for_earlier_batches,
     ],
 )

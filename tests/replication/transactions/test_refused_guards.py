@@ -11,10 +11,14 @@ from test_transaction_guards import PRODUCER, GuardedPartition, batch
 
 from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from moldau.replication.partition_interface import AppendOutcome
+from moldau.replication.partition_interface import AppendOutcome, TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.server.handlers.records.transaction_markers import Participation, TransactionalHandlers
-from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
+from moldau.server.handlers.records.transactional_appends import (
+    JOINING_VERSION,
+    TransactionalAppends,
+    TransactionalProduce,
+)
 
 
 @pytest.fixture
@@ -73,4 +77,58 @@ def test_a_refused_check_leaves_the_guard_to_another(house: GuardedPartition) ->
     checks.withdraw(PRODUCER, first)
     assert house.append(batch(0), second) is ErrorCode.none
     checks.withdraw(PRODUCER, first)
+    assert not checks.count
+
+
+def test_the_marker_of_the_last_transaction_may_arrive_during_the_check(house: GuardedPartition) -> None:
+    """From transaction version 2 on, this marker has the epoch of the next transaction."""
+    assert house.append(batch(0), house.guard()) is ErrorCode.none
+    partition = house.partition
+
+    async def end_the_last(participation: Participation) -> None:
+        await partition.transactions.write_marker(TransactionMarker(PRODUCER, 1, True, 0, 2))
+
+    appends = TransactionalAppends(end_the_last, UnexpectedErrors())
+
+    async def ask() -> ErrorCode:
+        answer = appends.append(
+            partition, batch(0, epoch=1), TransactionalProduce("x", JOINING_VERSION, 1, 1000)
+        )
+        return (answer if isinstance(answer, AppendOutcome) else await answer).error
+
+    assert asyncio.run(ask()) is ErrorCode.none
+    assert not partition.guards.count
+
+
+def test_the_marker_of_the_last_transaction_may_arrive_before_offsets(house: GuardedPartition) -> None:
+    """A commit of offsets is checked with the guard that is valid after the check."""
+    checks = house.partition.guards
+    runtime = SimpleNamespace(
+        guard=lambda index, kind: checks.guard(kind.producer_id, kind.producer_epoch),
+        withdraw=lambda index, kind, guard: checks.withdraw(kind.producer_id, guard),
+    )
+    outcomes: list[ErrorCode] = []
+
+    async def commit_in_transaction(request: TxnOffsetCommitRequest, guard: Any) -> None:
+        checks.check(request.producer_id, request.producer_epoch, guard)
+        outcomes.append(ErrorCode.none)
+
+    async def end_the_last(participation: Participation) -> None:
+        await house.partition.transactions.write_marker(TransactionMarker(PRODUCER, 1, True, 0, 2))
+
+    offsets = SimpleNamespace(commit_in_transaction=commit_in_transaction)
+    groups: Any = SimpleNamespace(partition_of=lambda group: 0, runtime=runtime, offsets=offsets)
+    unused: Any = None
+    handlers = TransactionalHandlers(groups, unused, end_the_last, AllowEveryone())
+    assert house.append(batch(0), house.guard()) is ErrorCode.none
+
+    async def ask() -> None:
+        context: Any = SimpleNamespace(api_version=5)
+        request = TxnOffsetCommitRequest(
+            transactional_id="x", group_id="g", producer_id=PRODUCER, producer_epoch=1, topics=[]
+        )
+        await handlers.commit_offsets(context, request)
+
+    asyncio.run(ask())
+    assert outcomes == [ErrorCode.none]
     assert not checks.count

@@ -23,7 +23,10 @@ def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TopicPartitio
     partition, and the partitions that were added."""
     added: list[TopicPartition] = []
 
-    async def add_partitions(_name: str, _producer: Any, wanted: list[TopicPartition], _version: int) -> None:
+    async def add_partitions(
+        _name: str, _producer: Any, wanted: list[TopicPartition], _version: int, *, may_wait: bool
+    ) -> None:
+        assert not may_wait, "other requests of the broker would wait, too"
         added.extend(wanted)
 
     image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=[None, None])})

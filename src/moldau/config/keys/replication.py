@@ -349,8 +349,8 @@ TRANSACTIONS = (
     int32(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "The longest time that a request to add partitions to a transaction waits at the coordinator for the "
-        "end of the producer's last transaction.",
+        "The longest time that a request to add partitions to a transaction waits, or is repeated by this "
+        "broker, until the producer's last transaction has ended; at most 30 s.",
         HIGH,
         check=at_least(0),
     ),

@@ -4,6 +4,9 @@ A producer may begin its next transaction while the markers of the last one are 
 answers such a request with CONCURRENT_TRANSACTIONS, and the client sends it again after a pause. Here the
 request waits at the coordinator until the last transaction is complete, for a limited time. This saves the
 repeated requests and the pauses.
+
+Requests of other brokers do not wait, because requests of many producers share the connection of a broker,
+and are answered in order. The broker repeats such a request.
 """
 
 from collections.abc import Sequence
@@ -23,6 +26,8 @@ class Joining(NamedTuple):
     producer: ProducerIdentity
     partitions: Sequence[TopicPartition]
     client_version: int
+    may_wait: bool = True
+    """Whether the request may wait for the end of the producer's last transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,10 @@ class WaitingJoins:
         waiting.append((token, joining))
         return len(waiting) == 1
 
+    def of(self, transactional_id: str) -> Sequence[tuple[Token, Joining]]:
+        """The requests that wait for an id, in the order of their arrival."""
+        return self._by_id.get(transactional_id, ())
+
     def remove(self, transactional_id: str) -> Sequence[tuple[Token, Joining]]:
-        """Remove and return the requests that wait for an id, in the order of their arrival."""
+        """Remove and return the requests that wait for an id."""
         return self._by_id.pop(transactional_id, ())

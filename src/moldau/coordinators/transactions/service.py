@@ -121,10 +121,12 @@ class TransactionService:
         producer: ProducerIdentity,
         partitions: Sequence[TopicPartition],
         client_version: int,
+        *,
+        may_wait: bool = True,
     ) -> None:
-        """Add partitions to a transaction. The first partitions begin the transaction. The call waits while
-        the producer's last transaction is being completed, for ``join_wait_ms`` at most."""
-        joining = Joining(transactional_id, producer, partitions, client_version)
+        """Add partitions to a transaction. The first partitions begin the transaction. With ``may_wait`` the
+        call waits while the producer's last transaction is being completed, for ``join_wait_ms`` at most."""
+        joining = Joining(transactional_id, producer, partitions, client_version, may_wait)
         await self.runtime.write(
             self.partition_of(transactional_id),
             lambda shard, now_ms, token: shard.add_partitions(token, joining, now_ms),

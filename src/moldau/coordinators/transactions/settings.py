@@ -1,9 +1,13 @@
 """The broker configs of transactions, with Kafka's defaults, and the properties of their topic."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from moldau.cluster.internal_topics import TRANSACTION_STATE, InternalTopic
 from moldau.config.broker import BrokerConfig
+
+JOIN_WAIT_MAX_MS: Final = 30_000
+"""After this time, clients give up a request by default (``request.timeout.ms``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,7 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         ),
         expiry_check_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
-        join_wait_ms=config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
+        join_wait_ms=min(config.integer("add.partitions.to.txn.retry.backoff.max.ms"), JOIN_WAIT_MAX_MS),
     )
 
 

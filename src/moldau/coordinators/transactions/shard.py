@@ -254,9 +254,9 @@ class TransactionShard:
         """Handle AddPartitionsToTxn and AddOffsetsToTxn. The result is ``None``.
 
         While the last transaction of the id is being completed, the request waits, for
-        ``TransactionSettings.join_wait_ms`` at most, and then gets CONCURRENT_TRANSACTIONS. Raises
-        INVALID_PRODUCER_ID_MAPPING and PRODUCER_FENCED. Raises MESSAGE_TOO_LARGE when the transaction has
-        more partitions than fit into a record.
+        ``TransactionSettings.join_wait_ms`` at most, and then gets CONCURRENT_TRANSACTIONS. If it may not
+        wait, this error is raised. Raises INVALID_PRODUCER_ID_MAPPING and PRODUCER_FENCED. Raises
+        MESSAGE_TOO_LARGE when the transaction has more partitions than fit into a record.
         """
         name = joining.transactional_id
         found = self._find(name)
@@ -264,7 +264,8 @@ class TransactionShard:
             value = self._joined(found, joining, now_ms)
         except KafkaError as error:
             wait_ms = self.settings.join_wait_ms
-            if error.code is not ErrorCode.concurrent_transactions or not wait_ms:
+            is_busy = error.code is ErrorCode.concurrent_transactions
+            if not (is_busy and wait_ms and joining.may_wait):
                 raise
             is_first = self._waiting.add(token, joining)
             return Effects(timers=(SetTimer(JoinLimit(name), wait_ms),) if is_first else ())
@@ -369,10 +370,12 @@ class TransactionShard:
         if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)
         value = found.completed(now_ms)
-        waiting = self._waiting.remove(name)
+        waiting = self._waiting.of(name)
         if not waiting:
             return answer(token, None, [self._record(name, value)])
-        return self._complete_and_begin(token, name, value, waiting, now_ms)
+        effects = self._complete_and_begin(token, name, value, waiting, now_ms)
+        self._waiting.remove(name)
+        return effects
 
     def _complete_and_begin(
         self,

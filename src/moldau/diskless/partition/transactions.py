@@ -1,11 +1,11 @@
 """Transactions in a diskless partition, and the steps that a broker performs for them.
 
-Every broker may write the partition, so only the coordinator knows which transactions are open. A broker
-requests the producer's guard before the first batch of a transaction, and then verifies the transaction. Later
-batches have the same guard. If another broker may have ended the transaction without a new epoch (before
-transaction version 2), the guard is requested for each batch. If the guard differs from the previous guard,
-either a transaction has begun, or another broker now leads the coordinator, and the transaction is verified
-again. A batch with a guard that is no longer valid is not committed, and the producer sends it again.
+Every broker may write the partition, so only the coordinator knows which transactions are open. Before the
+first batch of a transaction, a broker requests the producer's guard and verifies the transaction. Later
+batches have the same guard. Before transaction version 2, another broker may have ended the transaction
+without a new epoch, so the guard is requested for each batch. If it differs from the previous guard, either a
+transaction has begun, or another broker now leads the coordinator, and the transaction is verified again. A
+batch with a guard that is no longer valid is not committed, and the producer sends it again.
 """
 
 import asyncio
@@ -105,12 +105,25 @@ class DisklessTransactions:
     async def _guarded(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         guard = self._kept_guard(batch, turn)
         if not guard:
-            producer_id, epoch = batch.producer_id, batch.producer_epoch
-            guard = await self._guard(producer_id, epoch)
-            if self._verified.get(producer_id) != (epoch, guard):
-                await turn.verify()
-                self._keep(producer_id, _Verified(epoch, guard))
+            guard = await self._verified_guard(batch, turn)
         return self._write(batch, guard)
+
+    async def _verified_guard(self, batch: TransactionalBatch, turn: ProducerTurn) -> int:
+        """Get a guard from the coordinator, and verify the transaction."""
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        if turn.has_own_epoch:
+            # The marker of the producer's last transaction has the epoch of this transaction. It may arrive
+            # during the verification, and then makes earlier guards invalid. The marker of this transaction
+            # has a later epoch, so a guard after the verification is safe.
+            await turn.verify()
+            guard = await self._guard(producer_id, epoch)
+        else:
+            guard = await self._guard(producer_id, epoch)
+            if self._verified.get(producer_id) == (epoch, guard):
+                return guard
+            await turn.verify()
+        self._keep(producer_id, _Verified(epoch, guard))
+        return guard
 
     def _write(self, batch: TransactionalBatch, guard: int) -> AppendAnswer:
         answer = self._append(
@@ -139,7 +152,7 @@ class DisklessTransactions:
         return issued.guard
 
     def _keep(self, producer_id: int, verified: "_Verified") -> None:
-        """Keep a guard that was issued before the transaction was verified."""
+        """Keep the guard of a verified transaction."""
         self._verified.pop(producer_id, None)
         self._verified[producer_id] = verified
         if len(self._verified) > VERIFIED_MAX:

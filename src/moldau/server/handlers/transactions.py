@@ -164,7 +164,10 @@ class TransactionHandlers:
             else:
                 results = self._refused(request.topics)
                 if not results:
-                    await self._service.add_partitions(name, producer, wanted, VERSION_WITH_BUMPS)
+                    # Other requests of the broker would have to wait, too.
+                    await self._service.add_partitions(
+                        name, producer, wanted, VERSION_WITH_BUMPS, may_wait=False
+                    )
                     results = dict.fromkeys(wanted, ErrorCode.none)
         except KafkaError as error:
             results = dict.fromkeys(wanted, error.code)

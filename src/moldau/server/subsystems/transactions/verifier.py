@@ -50,7 +50,8 @@ class TransactionVerifier:
         if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
             return
         # The error may only mean that the markers of the producer's previous transaction are not written yet.
-        # Therefore the request is repeated.
+        # Therefore the request is repeated. A coordinator on this broker lets the request wait, but perhaps
+        # for a shorter time.
         retry_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000
         give_up_at = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
         while True:

@@ -88,9 +88,9 @@ class House:
         answer.set_result(AppendOutcome(ErrorCode.none if is_valid else ErrorCode.not_enough_replicas))
         return answer
 
-    async def send(self, epoch: int = 0) -> ErrorCode:
+    async def send(self, epoch: int = 0, acks: int = -1) -> ErrorCode:
         """Append a batch."""
-        batch = TransactionalBatch(memoryview(b"records"), PRODUCER, epoch, -1, 1000)
+        batch = TransactionalBatch(memoryview(b"records"), PRODUCER, epoch, acks, 1000)
         answer = self.partition.append(batch, self.turn)
         outcome = answer if isinstance(answer, AppendOutcome) else await answer
         await asyncio.sleep(0)  # the callbacks of the answer
@@ -145,10 +145,20 @@ async def _a_refused_guard_is_not_kept() -> None:
     assert house.work == (2, 2)
 
 
-async def _the_marker_of_the_last_transaction_arrives_during_the_check() -> None:
+async def _a_marker_that_arrives_during_the_check_refuses_the_batch() -> None:
+    """Nothing shows that it is the marker of an earlier transaction, so the batch is late."""
     house = House(has_own_epoch=True)
     house.turn.during_check = house.coordinator.replace_guard
+    assert await house.send() is ErrorCode.not_enough_replicas
+    house.turn.during_check = lambda: None
     assert await house.send() is ErrorCode.none
+
+
+async def _a_batch_without_response_needs_a_request() -> None:
+    house = House(has_own_epoch=True)
+    for _ in range(2):
+        assert await house.send(acks=0) is ErrorCode.none
+    assert house.work == (2, 1)
 
 
 async def _a_batch_waits_for_earlier_batches() -> None:
@@ -171,7 +181,8 @@ async def _a_batch_waits_for_earlier_batches() -> None:
         _without_epochs_each_batch_needs_a_request,
         _the_leader_of_the_coordinator_needs_no_request,
         _a_refused_guard_is_not_kept,
-        _the_marker_of_the_last_transaction_arrives_during_the_check,
+        _a_marker_that_arrives_during_the_check_refuses_the_batch,
+        _a_batch_without_response_needs_a_request,
         _a_batch_waits_for_earlier_batches,
     ],
 )

@@ -132,3 +132,25 @@ def test_the_marker_of_the_last_transaction_may_arrive_before_offsets(house: Gua
     asyncio.run(ask())
     assert outcomes == [ErrorCode.none]
     assert not checks.count
+
+
+@pytest.mark.parametrize(("epoch", "version"), [(0, 0), (1, 0), (2, 2)])
+def test_a_marker_that_may_end_the_transaction_refuses_the_batch(
+    house: GuardedPartition, epoch: int, version: int
+) -> None:
+    """A guard of epoch 1 stays valid only after a marker of epoch 1 and version 2."""
+    assert house.append(batch(0), house.guard()) is ErrorCode.none
+    partition = house.partition
+
+    async def end(participation: Participation) -> None:
+        await partition.transactions.write_marker(TransactionMarker(PRODUCER, epoch, False, 0, version))
+
+    appends = TransactionalAppends(end, UnexpectedErrors())
+
+    async def ask() -> ErrorCode:
+        answer = appends.append(
+            partition, batch(0, epoch=1), TransactionalProduce("x", JOINING_VERSION, 1, 1000)
+        )
+        return (answer if isinstance(answer, AppendOutcome) else await answer).error
+
+    assert asyncio.run(ask()) in (ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_epoch)

@@ -97,6 +97,8 @@ class DisklessTransactions:
         verified = self._verified.get(batch.producer_id)
         if verified is None or verified.producer_epoch != batch.producer_epoch:
             return 0
+        if not batch.required_acks:
+            return 0  # a refusal of the guard would not be noticed
         if turn.has_own_epoch:
             return verified.guard
         wanted = GuardToIssue(*self._key, batch.producer_id, batch.producer_epoch)
@@ -109,20 +111,12 @@ class DisklessTransactions:
         return self._write(batch, guard)
 
     async def _verified_guard(self, batch: TransactionalBatch, turn: ProducerTurn) -> int:
-        """Get a guard from the coordinator, and verify the transaction."""
+        """Get a guard from the coordinator. If it is a new guard, verify the transaction."""
         producer_id, epoch = batch.producer_id, batch.producer_epoch
-        if turn.has_own_epoch:
-            # The marker of the producer's last transaction has the epoch of this transaction. It may arrive
-            # during the verification, and then makes earlier guards invalid. The marker of this transaction
-            # has a later epoch, so a guard after the verification is safe.
+        guard = await self._guard(producer_id, epoch)
+        if self._verified.get(producer_id) != (epoch, guard):
             await turn.verify()
-            guard = await self._guard(producer_id, epoch)
-        else:
-            guard = await self._guard(producer_id, epoch)
-            if self._verified.get(producer_id) == (epoch, guard):
-                return guard
-            await turn.verify()
-        self._keep(producer_id, _Verified(epoch, guard))
+            self._keep(producer_id, _Verified(epoch, guard))
         return guard
 
     def _write(self, batch: TransactionalBatch, guard: int) -> AppendAnswer:
@@ -152,7 +146,7 @@ class DisklessTransactions:
         return issued.guard
 
     def _keep(self, producer_id: int, verified: "_Verified") -> None:
-        """Keep the guard of a verified transaction."""
+        """Keep a guard that was issued before the transaction was verified."""
         self._verified.pop(producer_id, None)
         self._verified[producer_id] = verified
         if len(self._verified) > VERIFIED_MAX:

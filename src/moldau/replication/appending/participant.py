@@ -78,13 +78,6 @@ class ClassicTransactions:
         try:
             if guard is not None:
                 await turn.verify()
-                if turn.has_own_epoch:
-                    # During the verification, the marker of the producer's last transaction may have arrived.
-                    # It has the epoch of this transaction, and has made the guard invalid. No marker of this
-                    # transaction has this epoch, so a new guard is safe.
-                    checks.withdraw(batch.producer_id, guard)
-                    guard = None
-                    guard = checks.guard(batch.producer_id, batch.producer_epoch)
             answer = self._append(batch, guard)
             return answer
         finally:

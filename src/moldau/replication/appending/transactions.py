@@ -45,6 +45,8 @@ class TransactionChecks:
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._issued: dict[int, _Issued] = {}
+        self._spared: int | None = None
+        """The producer whose guard stays valid after the marker that was checked last."""
         self.refuses_markers = False
         """Whether markers are refused, because appends to the partition are delayed."""
 
@@ -94,6 +96,9 @@ class TransactionChecks:
         From version 2 on, the end of a transaction increases the epoch. Therefore a marker with the epoch of
         an open transaction is a late copy of the previous transaction's marker. Such a marker is refused with
         INVALID_PRODUCER_EPOCH. If no transaction is open, a late copy changes nothing, and is accepted.
+
+        For the same reason, the guard of the producer's next transaction stays valid: the marker of the last
+        transaction has the epoch of this guard.
         """
         if self.refuses_markers:
             raise KafkaError(ErrorCode.not_leader_or_follower, "the active chunk of the partition ends")
@@ -102,6 +107,9 @@ class TransactionChecks:
                 ErrorCode.invalid_producer_epoch,
                 f"producer {producer_id} has begun another transaction since this marker was made",
             )
+        issued = self._issued.get(producer_id)
+        is_of_next = issued is not None and issued.producer_epoch == producer_epoch
+        self._spared = producer_id if version >= VERSION_WITH_BUMPS and is_of_next else None
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
         """Withdraw the guard of a check after which nothing was appended. The guard becomes invalid, unless
@@ -115,9 +123,11 @@ class TransactionChecks:
             del self._issued[producer_id]
 
     def appended(self, header: BatchHeader) -> None:
-        """Remove the producer's guard after an append. A marker makes the guard invalid, and an open
-        transaction needs no guard."""
-        self._issued.pop(header.producer_id, None)
+        """Remove the producer's guard after an append. A marker makes the guard invalid, except as
+        :meth:`check_marker` describes, and an open transaction needs no guard."""
+        spared, self._spared = self._spared, None
+        if not (header.is_control and header.producer_id == spared):
+            self._issued.pop(header.producer_id, None)
 
     def clear(self) -> None:
         """Remove all guards, because the leadership has ended."""

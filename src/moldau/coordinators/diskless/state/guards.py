@@ -5,13 +5,15 @@ A batch waits in a buffer and during an upload, and its transaction may be abort
 transaction versions 0 and 1 an abort does not change the producer's epoch, so the epoch cannot show that the
 batch is late. Therefore each transactional batch is committed with a guard. First this coordinator issues the
 guard. Then the broker asks the transaction's coordinator whether the partition belongs to the transaction. A
-marker of the producer makes the guard invalid. A change of the leader also makes guards invalid, because they
-are in memory only. If the guard of a batch is invalid, the producer sends the batch again.
+marker that may end this transaction makes the guard invalid. A change of the leader also makes guards
+invalid, because they are in memory only. If the guard of a batch is invalid, the producer sends the batch
+again.
 """
 
 from typing import Final, NamedTuple, TypeAlias
 
 NO_GUARD: Final = 0
+VERSION_WITH_BUMPS: Final = 2
 GUARDS_MAX: Final = 100_000
 """Maximum number of guards. When there are more, the oldest guards are removed, and their producers must get
 new guards."""
@@ -54,6 +56,13 @@ class TransactionGuards:
         """Whether a batch with this guard may be appended."""
         return guard != NO_GUARD and self._issued.get(key) == (producer_epoch, guard)
 
-    def void(self, key: GuardKey) -> None:
-        """Remove the guard, because the producer's transaction in the partition has ended."""
-        self._issued.pop(key, None)
+    def ended(self, key: GuardKey, producer_epoch: int, version: int) -> None:
+        """Remove the guard that a marker makes invalid. ``version`` is the marker's transaction version.
+
+        From version 2 on, the end of a transaction increases the epoch. A marker with the epoch of the guard
+        then ends the transaction before the one for which the guard was issued.
+        """
+        issued = self._issued.get(key)
+        is_of_next = issued is not None and issued.producer_epoch == producer_epoch
+        if not (is_of_next and version >= VERSION_WITH_BUMPS):
+            self._issued.pop(key, None)

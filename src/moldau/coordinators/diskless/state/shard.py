@@ -221,6 +221,11 @@ class DisklessShard:
     ) -> Effects[DisklessRecord]:
         """Append markers. The result is a list of :class:`EndedTransactionPart`."""
         record, answers = decide_markers(self.partitions, markers, now_ms)
+        for marker, ended in zip(markers, answers, strict=True):
+            partition = self.partitions.find(marker.topic_id, marker.partition_index)
+            if ended.error is ErrorCode.none and partition is not None:
+                key = (partition.number, marker.producer_id)
+                self._guards.ended(key, marker.producer_epoch, marker.transaction_version)
         return answer(token, answers, [] if record is None else [record])
 
     # -- topics ---------------------------------------------------------------------------------
@@ -385,8 +390,6 @@ class DisklessShard:
                     self._changes.moved[offset] = moved
             case TransactionsEnded():
                 moved = replay.replay_markers(self.partitions, record)
-                for (ended, _, _), marker in zip(moved, record.markers, strict=True):
-                    self._guards.void((ended.number, marker.producer_id))
                 if self._changes is not None:
                     self._changes.moved[offset] = moved
             case PartitionCreated(topic_id, name, index):

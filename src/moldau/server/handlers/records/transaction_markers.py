@@ -160,15 +160,9 @@ class TransactionalHandlers:
             place = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
             joins = context.api_version >= JOINING_VERSION
             await self._verify(Participation(request.transactional_id, producer, place, joins))
-            if joins:
-                # As for batches: the marker of the last transaction has the epoch of this transaction.
-                runtime.withdraw(index, kind, guard)
-                guard = None
-                guard = runtime.guard(index, kind)
             return await self._groups.offsets.commit_in_transaction(request, guard)
         finally:
-            if guard is not None:
-                runtime.withdraw(index, kind, guard)
+            runtime.withdraw(index, kind, guard)
 
     def _check(self, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
         if not request.group_id:

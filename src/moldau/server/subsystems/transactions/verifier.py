@@ -12,6 +12,7 @@ from collections.abc import Callable
 from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.transactions.service import TransactionService
+from moldau.coordinators.transactions.settings import JOIN_WAIT_MAX_MS
 from moldau.coordinators.transactions.transaction import VERSION_WITH_BUMPS
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.add_partitions_to_txn import (
@@ -53,7 +54,8 @@ class TransactionVerifier:
         # Therefore the request is repeated. A coordinator on this broker lets the request wait, but perhaps
         # for a shorter time.
         retry_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000
-        give_up_at = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
+        max_wait_ms = min(config.integer("add.partitions.to.txn.retry.backoff.max.ms"), JOIN_WAIT_MAX_MS)
+        give_up_at = loop.time() + max_wait_ms / 1000
         while True:
             try:
                 await self._ask(wanted)

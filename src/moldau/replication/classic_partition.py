@@ -467,7 +467,7 @@ class ClassicPartition:
         watermark = self._replica.role.high_watermark
         self.log.offsets.high_watermark = watermark
         leader = self._leader
-        if leader is not None and self._acknowledgements.is_waiting:
+        if leader is not None and self._acknowledgements:
             self._acknowledgements.advance(watermark, None if leader.has_enough_in_sync else _TOO_FEW_AFTER)
         for listener in self.watermarks.all:
             listener(watermark)

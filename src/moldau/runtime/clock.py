@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Final, Protocol
 
 
@@ -40,15 +39,10 @@ class DeletionClock:
         self._clock = clock
         self._told_ms: float | None = None
         self._told_at_s = 0.0
-        self._loop_time: Callable[[], float] | None = None
 
     def now_ms(self) -> int:
         """Call this on the event loop."""
-        loop_time = self._loop_time
-        if loop_time is None:
-            # The running event loop is kept, because ``get_running_loop`` makes a system call in Python 3.11.
-            loop_time = self._loop_time = asyncio.get_running_loop().time
-        wall_ms, loop_s = self._clock.now_ms(), loop_time()
+        wall_ms, loop_s = self._clock.now_ms(), asyncio.get_running_loop().time()
         if self._told_ms is None:
             told_ms = float(wall_ms)
         else:

@@ -9,6 +9,7 @@ from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.init_requests import Initialization
 from moldau.coordinators.transactions.service import TransactionService
+from moldau.coordinators.transactions.shard import ProducerAnswer
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity
 from moldau.protocol.partitions import TopicPartition
@@ -38,13 +39,7 @@ async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:
 async def _no_marker_is_written_before_the_outcome_is_committed() -> None:
     writer, log = RecordingWriter(), MemoryLog()
     service = new_service(writer)
-    service.runtime.load(0, 5, log)
-    await service.runtime.until_loaded(0)
-    answer = await service.init_producer(Initialization("orders", 60_000))
-    producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-    await service.add_partitions("orders", producer, [T0], 0)
-    log.held = True
-    ended = asyncio.ensure_future(service.end(Ending("orders", producer, False, 0)))
+    _, ended = await _ending(service, log, commits=False)
     for _ in range(20):
         await asyncio.sleep(0)
     assert not writer.written
@@ -79,24 +74,27 @@ async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     await second.close()
 
 
-async def _ending(service: TransactionService, log: MemoryLog) -> ProducerIdentity:
-    """Decide the end of a transaction, but do not commit the decision. Returns the producer."""
+async def _ending(
+    service: TransactionService, log: MemoryLog, *, commits: bool = True
+) -> tuple[ProducerIdentity, "asyncio.Future[ProducerAnswer]"]:
+    """Decide the end of a transaction, but do not commit the decision. Returns the producer, and the future
+    response to EndTxn."""
     service.runtime.load(0, 5, log)
     await service.runtime.until_loaded(0)
     answer = await service.init_producer(Initialization("orders", 60_000))
     producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
     await service.add_partitions("orders", producer, [T0], 0)
     log.held = True
-    ended = asyncio.ensure_future(service.end(Ending("orders", producer, True, 0)))
+    ended = asyncio.ensure_future(service.end(Ending("orders", producer, commits, 0)))
     ended.add_done_callback(lambda done: done.exception())
     await asyncio.sleep(0)
-    return producer
+    return producer, ended
 
 
 async def _the_next_transaction_begins_with_the_end_of_the_last_one() -> None:
     writer, log = RecordingWriter(), MemoryLog()
     service = new_service(writer)
-    producer = await _ending(service, log)
+    producer, _ = await _ending(service, log)
     joins = [
         asyncio.ensure_future(service.add_partitions("orders", producer, [place], 0)) for place in (T0, T1)
     ]
@@ -117,7 +115,7 @@ async def _the_next_transaction_begins_with_the_end_of_the_last_one() -> None:
 
 async def _a_request_that_may_not_wait_is_refused() -> None:
     service, log = new_service(RecordingWriter()), MemoryLog()
-    producer = await _ending(service, log)
+    producer, _ = await _ending(service, log)
     with pytest.raises(KafkaError) as refused:
         await service.add_partitions("orders", producer, [T1], 2, may_wait=False)
     assert refused.value.code is ErrorCode.concurrent_transactions
@@ -140,7 +138,7 @@ async def _the_search_is_repeated_until_the_decision_is_committed() -> None:
 async def _a_waiting_request_ends_with_its_coordinator() -> None:
     log = MemoryLog()
     service = new_service(RecordingWriter())
-    producer = await _ending(service, log)
+    producer, _ = await _ending(service, log)
     join = asyncio.ensure_future(service.add_partitions("orders", producer, [T1], 0))
     await asyncio.sleep(0)
     await service.close()

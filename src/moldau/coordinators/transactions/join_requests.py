@@ -37,7 +37,7 @@ class JoinLimit:
     transactional_id: str
 
 
-def checked(found: Transaction | None, producer: ProducerIdentity) -> Transaction:
+def check_joining(found: Transaction | None, producer: ProducerIdentity) -> Transaction:
     """Return the state of a transactional id if the producer may add partitions to its transaction.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, and CONCURRENT_TRANSACTIONS (the markers of the last

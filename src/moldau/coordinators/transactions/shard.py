@@ -32,7 +32,7 @@ from moldau.coordinators.transactions.codec import (
 )
 from moldau.coordinators.transactions.end_requests import Ending, check_end
 from moldau.coordinators.transactions.init_requests import Initialization, check_initialization, next_identity
-from moldau.coordinators.transactions.join_requests import Joining, JoinLimit, WaitingJoins, checked
+from moldau.coordinators.transactions.join_requests import Joining, JoinLimit, WaitingJoins, check_joining
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import QUIET, TransactionPhase
 from moldau.coordinators.transactions.transaction import (
@@ -276,7 +276,7 @@ class TransactionShard:
     def _joined(self, found: Transaction | None, joining: Joining, now_ms: int) -> Transaction:
         """Return the transaction with the partitions of the request. It is ``found`` itself if nothing
         changes. Raises the errors of :meth:`add_partitions`, and CONCURRENT_TRANSACTIONS."""
-        found = checked(found, joining.producer)
+        found = check_joining(found, joining.producer)
         if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(joining.partitions):
             return found
         value = found.with_partitions(joining.partitions, now_ms, joining.client_version)
@@ -296,7 +296,7 @@ class TransactionShard:
         """Check whether partitions belong to the transaction (KIP-890). Raises INVALID_PRODUCER_ID_MAPPING,
         PRODUCER_FENCED and CONCURRENT_TRANSACTIONS.
         """
-        found = checked(self._find(transactional_id), producer)
+        found = check_joining(self._find(transactional_id), producer)
         return {
             each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
             for each in partitions

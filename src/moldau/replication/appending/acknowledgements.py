@@ -58,11 +58,6 @@ class Acknowledgements:
         """Number of waiting appends."""
         return len(self._waiting) - self._done_count
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an append waits, or an append that timed out is still kept."""
-        return bool(self._waiting)
-
     def add(
         self, last_offset: int, outcome: AppendOutcome, timeout_ms: int
     ) -> "asyncio.Future[AppendOutcome]":

@@ -1,18 +1,14 @@
 """Decides about the markers that end transactions. Pure."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from moldau.coordinators.diskless.calls import EndedTransactionPart, MarkerToWrite
+from moldau.coordinators.diskless.state.guards import VERSION_WITH_BUMPS
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.producers import epoch_of
 from moldau.coordinators.diskless.state.records import MarkerExtent, TransactionsEnded
 from moldau.coordinators.diskless.state.transactions import NO_COORDINATOR_EPOCH
 from moldau.runtime import ErrorCode
-
-VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on, the producer epoch of a marker is one higher than the epoch of its
-transaction (KIP-890)."""
 
 
 def decide_markers(

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 NO_GUARD: Final = 0
 VERSION_WITH_BUMPS: Final = 2
+"""From this transaction version on, the producer epoch of a marker is one higher than the epoch of its
+transaction (KIP-890)."""
 GUARDS_MAX: Final = 100_000
 """Maximum number of guards. When there are more, the oldest guards are removed, and their producers must get
 new guards."""

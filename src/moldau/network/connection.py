@@ -281,7 +281,8 @@ class ServerConnection(FrameReceiver):
             return
         slot = self._add_pending(context, len(frame))
         if answer.done():
-            self._set_result(slot, answer)
+            if self._set_result(slot, answer) and self._pending[0] is slot:
+                self._schedule_flush()
         else:
             answer.add_done_callback(partial(self._on_answer, slot))
 
@@ -301,7 +302,8 @@ class ServerConnection(FrameReceiver):
     def _after_receive(self) -> None:
         if not self._end_turn() or self._finished:
             return
-        self._flush()
+        if not self._writes.is_empty or self._draining:
+            self._flush()
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
@@ -347,19 +349,24 @@ class ServerConnection(FrameReceiver):
             if not future.cancelled():
                 future.exception()  # The peer is gone, so no other code retrieves the exception.
             return
-        self._set_result(slot, future)
-        if self._pending and self._pending[0].ready:
+        if not self._set_result(slot, future):
+            return
+        owed = self._pending
+        if len(owed) == 1 and not self._flush_scheduled:
+            # No other response can be sent in the same write.
+            self._flush_answers()
+        elif owed and owed[0] is slot:
             self._schedule_flush()
 
-    def _set_result(self, slot: _PendingResponse, future: LaterAnswer) -> None:
+    def _set_result(self, slot: _PendingResponse, future: LaterAnswer) -> bool:
+        """Returns whether there is a response. If not, the connection is closed."""
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             self._fail(_describe(slot.context, error), error)
-            return
+            return False
         slot.answer = future.result()
         slot.ready = True
-        if self._pending and self._pending[0] is slot:
-            self._schedule_flush()
+        return True
 
     def _emit(self, context: RequestContext, body: Buffers) -> None:
         self._counters.responses += 1

@@ -287,6 +287,9 @@ class WithoutLog:
     def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
 
+    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
+        """Counts nothing."""
+
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
         return False
 
@@ -361,6 +364,9 @@ class Partition(Protocol):
         """Read whole batches, beginning with the batch that contains ``request.offset``. The read never waits
         for new data."""
         ...
+
+    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
+        """Count another consumer that gets the outcome of a read with an equal request."""
 
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
         """Record the fetch of a follower that already has all records and offsets of this partition. Returns

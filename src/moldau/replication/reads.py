@@ -110,6 +110,10 @@ class PartitionReader:
             is_throttled=is_throttled,
         )
 
+    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
+        """See :meth:`moldau.replication.partition_interface.Partition.count_shared_read`."""
+        self._traffic.fetched(outcome.size_bytes)
+
     def _record_fetch(self, request: ReadRequest) -> None:
         leader = self._replica.leader
         if leader is not None and self._snapshots is None:

@@ -80,22 +80,24 @@ class Deadlines:
 
 
 class Waiter(Generic[K]):
-    """One waiting request. It is done when it is woken, or at its deadline."""
+    """One waiting request. Its wait ends when one of its keys is notified, or at its deadline."""
 
-    __slots__ = ("_due", "_places", "_room", "future")
+    __slots__ = ("_due", "_places", "_room")
 
-    def __init__(
-        self,
-        room: "WaitingRoom[K]",
-        places: "list[dict[Waiter[K], None]]",
-        due: float,
-        future: "asyncio.Future[bool]",
-    ) -> None:
-        self._room: WaitingRoom[K] | None = room
-        self._places = places
-        self._due = due
-        self.future = future
-        """The result: ``True`` when one of the keys woke the waiter, ``False`` when the time was over."""
+    def __init__(self) -> None:
+        self._room: WaitingRoom[K] | None = None
+        self._places: list[dict[Waiter[K], None]] = []
+        self._due = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a wait has begun and has not ended yet."""
+        return self._room is not None
+
+    def ended(self, woken: bool) -> None:
+        """Called once at the end of each wait. ``woken`` is true when a key was notified, and false when the
+        time was over."""
+        raise NotImplementedError
 
     def add(self, keys: Iterable[K]) -> None:
         """Add keys to the keys of this wait. The call does nothing if the wait has ended."""
@@ -117,6 +119,20 @@ class Waiter(Generic[K]):
     def _leave(self, room: "WaitingRoom[K]", woken: bool) -> None:
         self._room = None
         room._forget(self, self._places)
+        self.ended(woken)
+
+
+class FutureWaiter(Waiter[K]):
+    """A waiter whose end completes a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[bool]") -> None:
+        super().__init__()
+        self.future = future
+        """The result: ``True`` when one of the keys woke the waiter, ``False`` when the time was over."""
+
+    def ended(self, woken: bool) -> None:
         if not self.future.done():
             self.future.set_result(woken)
 
@@ -141,20 +157,25 @@ class WaitingRoom(Generic[K]):
         """The end of a wait that begins now, as a time of the event loop's clock."""
         return self.deadlines.due(timeout_s)
 
-    def wait(self, keys: Iterable[K], timeout_s: float) -> Waiter[K]:
+    def wait(self, keys: Iterable[K], timeout_s: float) -> FutureWaiter[K]:
         """Wait for :meth:`notify` of any of ``keys``, for ``timeout_s`` seconds plus at most one tick."""
         return self.wait_until(keys, self.due(timeout_s))
 
-    def wait_until(self, keys: Iterable[K], due: float) -> Waiter[K]:
+    def wait_until(self, keys: Iterable[K], due: float) -> FutureWaiter[K]:
         """Wait like :meth:`wait`, but until a time that :meth:`due` returned. The wait ends immediately when
         that time has passed."""
-        deadlines = self.deadlines
-        places: list[dict[Waiter[K], None]] = []
-        waiter = Waiter(self, places, due, deadlines.loop.create_future())
-        self._enter(waiter, keys, places)
-        deadlines.add(due, waiter)
-        self._count += 1
+        waiter: FutureWaiter[K] = FutureWaiter(self.deadlines.loop.create_future())
+        self.admit(waiter, keys, due)
         return waiter
+
+    def admit(self, waiter: Waiter[K], keys: Iterable[K], due: float) -> None:
+        """Begin a wait of ``waiter``, like :meth:`wait_until`. When the wait has ended, the same waiter may
+        be admitted again."""
+        places: list[dict[Waiter[K], None]] = []
+        waiter._room, waiter._places, waiter._due = self, places, due
+        self._enter(waiter, keys, places)
+        self.deadlines.add(due, waiter)
+        self._count += 1
 
     def _enter(self, waiter: Waiter[K], keys: Iterable[K], places: list[dict[Waiter[K], None]]) -> None:
         by_key = self._by_key

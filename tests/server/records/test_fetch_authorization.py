@@ -22,6 +22,7 @@ from moldau.replication.partition_interface import Partition, ReadAnswer, ReadOu
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.fetch import FetchHandlers
+from moldau.server.handlers.records.fetch_services import FetchServices
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.topics.registry import PartitionRegistry
 
@@ -78,7 +79,9 @@ def fetch(
             session_epoch=-1,
             topics=named,
         )
-        handlers = FetchHandlers(registry, WaitingRoom(), FetchSessions(0, lambda: 1), authorizer, 1 << 20)
+        handlers = FetchHandlers(
+            FetchServices(registry, WaitingRoom(), FetchSessions(0, lambda: 1), authorizer, 1 << 20)
+        )
         answer = handlers.fetch(RequestContext(1, version, 0, None, ConnectionContext("c", "P")), request)
         assert isinstance(answer, FetchResponse)
         return answer

@@ -35,6 +35,7 @@ from moldau.runtime import KafkaError, Machine
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records import fetch
 from moldau.server.handlers.records.fetch import FetchHandlers
+from moldau.server.handlers.records.fetch_services import FetchServices
 from moldau.server.requests.fetch_sessions import EVICTION_AGE_MIN_S, FetchSessions
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
@@ -74,7 +75,9 @@ class Leadership:
         self.partitions = [self._partition(folder, index) for index in range(COUNT)]
         ids = iter(range(1, 99))
         self.sessions = FetchSessions(10, lambda: next(ids))
-        self._handlers = FetchHandlers(self.registry, self.arrivals, self.sessions, self.permissions, 1 << 20)
+        self._handlers = FetchHandlers(
+            FetchServices(self.registry, self.arrivals, self.sessions, self.permissions, 1 << 20)
+        )
 
     def _partition(self, folder: pathlib.Path, index: int) -> ClassicPartition:
         loop = asyncio.get_running_loop()

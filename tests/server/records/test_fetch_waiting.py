@@ -15,6 +15,7 @@ from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import Partition, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.handlers.records.fetch import FetchHandlers
+from moldau.server.handlers.records.fetch_services import FetchServices
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
@@ -53,7 +54,9 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
         partition = Growing(arrivals, remote=remote)
         registry = PartitionRegistry(MetadataImage)
         registry.add(cast(Partition, partition))
-        handlers = FetchHandlers(registry, arrivals, FetchSessions(0, lambda: 1), AllowEveryone(), 1 << 20)
+        handlers = FetchHandlers(
+            FetchServices(registry, arrivals, FetchSessions(0, lambda: 1), AllowEveryone(), 1 << 20)
+        )
         rows = [FetchPartition(partition=0, partition_max_bytes=1000)]
         request = FetchRequest(
             max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=rows)]
@@ -93,7 +96,7 @@ def test_a_large_fetch_is_answered_in_turns_and_misses_nothing(turn: int, number
         for partition in partitions:
             registry.add(cast(Partition, partition))
         sessions = FetchSessions(10, lambda: 7)
-        handlers = FetchHandlers(registry, arrivals, sessions, AllowEveryone(), 1 << 20)
+        handlers = FetchHandlers(FetchServices(registry, arrivals, sessions, AllowEveryone(), 1 << 20))
         rows = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(10_000)]
         request = FetchRequest(
             session_epoch=0, max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=rows)]
@@ -131,7 +134,7 @@ def test_the_rows_of_a_large_fetch_are_read_in_turns_before_its_session_is_opene
         for index in range(1_000):
             registry.add(cast(Partition, Small(arrivals, index)))
         sessions = FetchSessions(10, lambda: 7)
-        handlers = FetchHandlers(registry, arrivals, sessions, AllowEveryone(), 1 << 20)
+        handlers = FetchHandlers(FetchServices(registry, arrivals, sessions, AllowEveryone(), 1 << 20))
         rows = [
             FetchPartition(partition=index % 1_000, fetch_offset=index, partition_max_bytes=1000)
             for index in range(10_000)

@@ -127,16 +127,16 @@ def test_the_checker_detects_files_that_are_not_handed_over(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("mutant", "name", "seed"),
+    ("mutant", "name"),
     [
-        (discarding_of_finished_segments, "consolidation-cluster", 1),
-        (copies_that_are_left, "consolidation-cluster", 0),
-        (deleted_topics_that_are_left, "consolidation-cluster-topics", 0),
+        (discarding_of_finished_segments, "consolidation-cluster"),
+        (copies_that_are_left, "consolidation-cluster"),
+        (deleted_topics_that_are_left, "consolidation-cluster-topics"),
     ],
 )
 def test_the_checker_detects_defects(
-    mutant: Callable[[pytest.MonkeyPatch], None], name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], None], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
     scenario = replace(SCENARIOS[name](), step_limit=400_000)
-    assert run_seed(scenario, seed).violations
+    assert any(run_seed(scenario, seed).violations for seed in range(SEEDS_MAX))

@@ -21,6 +21,7 @@ from moldau.replication.partition_interface import (
     FoundOffset,
     PartitionStatus,
     ReadAnswer,
+    ReadOutcome,
     ReadRequest,
     WithoutLog,
 )
@@ -105,6 +106,9 @@ class DisklessPassage(WithoutLog):
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         return self._reading().read(request)
+
+    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
+        self._reading().count_shared_read(request, outcome)
 
     async def find_offset(
         self,

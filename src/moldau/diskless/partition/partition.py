@@ -159,6 +159,15 @@ class DisklessPartition(WithoutLog):
             return self._known(readable_end=local_end)
         return asyncio.ensure_future(self._read_cold(request))
 
+    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
+        if outcome.size_bytes:
+            self._count_local_read(request, outcome.size_bytes)
+
+    def _count_local_read(self, request: ReadRequest, size_bytes: int) -> None:
+        self._meters.cache_hits.value += 1
+        self._meters.cache_hit_bytes.value += size_bytes
+        self._traffic.read(size_bytes, request.reader_rack)
+
     def _known(
         self,
         *,
@@ -207,9 +216,7 @@ class DisklessPartition(WithoutLog):
         except KafkaError as failure:
             self._meters.errors.value += 1
             return self._known(error=failure.code)
-        self._meters.cache_hits.value += 1
-        self._meters.cache_hit_bytes.value += result.size_bytes
-        self._traffic.read(result.size_bytes, request.reader_rack)
+        self._count_local_read(request, result.size_bytes)
         return self._known(
             views=result.views,
             size_bytes=result.size_bytes,

@@ -12,6 +12,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import TypeAlias
 
+from moldau.protocol.fast_paths.named_structs import StructsByNameSize
+
 FIRST_LONE_VERSION = 9
 """The first version of Produce in which requests can have the lone shape. The shape needs flexible versions
 (KIP-482). The general handler serves older clients."""
@@ -29,30 +31,15 @@ _NO_TAGS = b"\0\0\0"
 """The tagged fields of partition, topic and request at the end of a lone request. All of them are empty."""
 
 
-class _BySize(dict[int, Struct]):
-    """Structs that contain a name. There is one struct for each size of the name. The key of a struct in this
-    dict is the size of the name plus one, which is also the value that is encoded directly before the name.
-    """
-
-    def __init__(self, before: str, after: str) -> None:
-        self._before, self._after = before, after
-
-    def __missing__(self, size_plus_one: int) -> Struct:
-        if not 0 < size_plus_one < 128:
-            raise IndexError("a null name, or one whose size takes two bytes")
-        found = self[size_plus_one] = Struct(f"{self._before}{size_plus_one - 1}s{self._after}")
-        return found
-
-
 # The values of a request, in this order: transactional id (null), acks, time-out, number of topics plus one,
 # topic's name, number of partitions plus one, number of the partition, size of the records.
-_REQUEST_BY_NAME = _BySize(">BhiBx", "BiBBB")
+_REQUEST_BY_NAME = StructsByNameSize(">BhiBx", "BiBBB")
 _REQUEST_BY_ID = Struct(">BhiB16sBiBBB")
 # The values of a response, in this order: number of topics plus one, topic's name, number of partitions plus
 # one, number of the partition, error code (none), base offset, append time, log start offset. The last nine
 # bytes have no information, because there are no record errors, no error message, no throttle time and no
 # tags.
-_ANSWER_BY_NAME = _BySize(">BB", "BixxqqqB8x")
+_ANSWER_BY_NAME = StructsByNameSize(">BB", "BixxqqqB8x")
 _ANSWER_BY_ID = Struct(">B16sBixxqqqB8x")
 
 
@@ -61,7 +48,7 @@ def lone_reader(version: int) -> LoneReader:
     requests, as the module's docstring describes them. For all other requests it returns None."""
     if version >= TOPIC_ID_VERSION:
         return _reader(lambda _: _REQUEST_BY_ID)
-    return _reader(lambda body: _REQUEST_BY_NAME[body[8]])
+    return _reader(lambda body: _REQUEST_BY_NAME[body[8] - 1])
 
 
 def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
@@ -106,7 +93,7 @@ def lone_packer(version: int) -> LonePacker:
         topic: bytes, index: int, base_offset: int, log_append_time_ms: int, log_start_offset: int
     ) -> bytes:
         size = len(topic) + 1
-        return by_name[size].pack(
+        return by_name[size - 1].pack(
             2, size, topic, 2, index, base_offset, log_append_time_ms, log_start_offset, 1
         )
 

@@ -177,6 +177,14 @@ class FetchSessions:
         session.update(requested, forgotten)
         return FetchScope(session, session.positions, incremental=True)
 
+    def only_target(self, session_id: int, epoch: int) -> FetchTarget | None:
+        """The partition of a session that has only one. The result is None for any other session, and if
+        ``epoch`` is not the epoch of the session's next request."""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or len(session.positions) != 1:
+            return None
+        return next(iter(session.positions))
+
     def _create(self, positions: dict[FetchTarget, SessionPosition], now_s: float) -> FetchSession | None:
         if len(self._sessions) >= self._slot_count and not self._evict(len(positions), now_s):
             return None

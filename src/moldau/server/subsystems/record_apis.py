@@ -6,6 +6,7 @@ from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
 from moldau.server.handlers.admin.log_dirs import LogDirHandlers
 from moldau.server.handlers.records.fetch import FetchHandlers
+from moldau.server.handlers.records.fetch_services import FetchServices
 from moldau.server.handlers.records.offsets import OffsetHandlers
 from moldau.server.handlers.records.produce import ProduceHandlers
 from moldau.server.handlers.records.producers import ProducerHandlers
@@ -43,23 +44,26 @@ class RecordsSubsystem(Subsystem):
             config.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.randrange(2**31 - 1) + 1,
         )
+        fetches = FetchServices(
+            partitions,
+            context.arrivals,
+            sessions,
+            authorizer,
+            config.integer("fetch.max.bytes"),
+            self._partitions.replication.leader_quota,
+            leaders,
+        )
+        fetch = FetchHandlers(fetches)
+        direct_fetch = fetch.direct(self._throttles, turn.settle, context.machine.unexpected)
         return Contribution(
             handlers=routes(
                 produce.table(),
-                FetchHandlers(
-                    partitions,
-                    context.arrivals,
-                    sessions,
-                    authorizer,
-                    config.integer("fetch.max.bytes"),
-                    self._partitions.replication.leader_quota,
-                    leaders,
-                ).table(),
+                fetch.table(),
                 OffsetHandlers(partitions, authorizer).table(),
                 ProducerHandlers(partitions).table(),
                 LogDirHandlers(context.logs, self._partitions.moves.request, authorizer).table(),
             ),
-            direct=DirectHandlers({ApiKey.PRODUCE: produce.direct}, turn),
+            direct=DirectHandlers({ApiKey.PRODUCE: produce.direct, ApiKey.FETCH: direct_fetch}, turn),
         )
 
     async def serve(self) -> None:

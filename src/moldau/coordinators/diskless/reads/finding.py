@@ -8,7 +8,7 @@ from typing import Final
 from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionToFind
 from moldau.coordinators.diskless.reads.store_reader import StoreReader
 from moldau.protocol.partitions import PartitionKey
-from moldau.replication.waiters import Waiter, WaitingRoom
+from moldau.replication.waiters import FutureWaiter, WaitingRoom
 from moldau.runtime import ErrorCode
 
 ROWS_A_TURN: Final = 1_000
@@ -37,7 +37,7 @@ class Finder:
         loop, waiting = asyncio.get_running_loop(), self._waiting
         deadline = loop.time() + call.max_wait_ms / 1000
         while True:
-            waiter: Waiter[PartitionKey] | None = None
+            waiter: FutureWaiter[PartitionKey] | None = None
             try:
                 if len(call.partitions) > ROWS_A_TURN and loop.time() < deadline:
                     # The wait begins before the search, because commits may arrive between two steps of a
@@ -56,7 +56,7 @@ class Finder:
 
     @staticmethod
     async def _search(
-        reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: Waiter[PartitionKey] | None
+        reader: Callable[[], StoreReader], call: FindBatchesCall, waiter: FutureWaiter[PartitionKey] | None
     ) -> "_Search":
         """Search all partitions of the call. If ``waiter`` is given, it is notified of all changes of a
         partition from the time when this partition is searched."""

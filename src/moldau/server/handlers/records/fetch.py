@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
+from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler, HandlerResult, Served
 from moldau.protocol.api import ApiKey
@@ -21,15 +21,17 @@ from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.idle_followers import IdleFollower
 from moldau.replication.partition_interface import ReadOutcome, ReadRequest
-from moldau.replication.throttling import ReplicationQuota
-from moldau.replication.waiters import Waiter, WaitingRoom
+from moldau.replication.waiters import FutureWaiter, Waiter
+from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.records.fetch_rows import FetchedPosition, FetchRows
-from moldau.server.metadata.current_leaders import FETCH_VERSION, CurrentLeaders
-from moldau.server.requests.fetch_sessions import FetchScope, FetchSessions, FetchTarget, SessionPosition
-from moldau.server.topics.registry import PartitionRegistry
+from moldau.server.handlers.records.fetch_rows import READ_COMMITTED, FetchedPosition, ends_wait
+from moldau.server.handlers.records.fetch_services import FetchServices
+from moldau.server.handlers.records.lone_fetch import lone_fetch
+from moldau.server.metadata.current_leaders import FETCH_VERSION
+from moldau.server.requests.dispatch import DirectHandler
+from moldau.server.requests.fetch_sessions import FetchScope, FetchTarget, SessionPosition
+from moldau.server.requests.throttles import Throttles
 
-READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
 
 POSITIONS_A_TURN: Final = 1_000
@@ -111,9 +113,7 @@ class Gathering:
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """Whether the request must be answered at once. This is the case after an error, a divergence or a
-    redirection, and when the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka.
-    """
+    """Whether the request must be answered at once (see :func:`ends_wait`)."""
     keys: list[PartitionKey] = field(default_factory=list)
     """Partitions that could add bytes to the response when they grow, except idle partitions."""
     has_idle: bool = False
@@ -136,24 +136,13 @@ class WaitingFetch:
 class FetchHandlers:
     """The Fetch API."""
 
-    def __init__(
-        self,
-        partitions: PartitionRegistry,
-        arrivals: WaitingRoom[PartitionKey],
-        sessions: FetchSessions,
-        authorizer: Authorizer,
-        fetch_max_bytes: int,
-        leader_quota: ReplicationQuota | None = None,
-        leaders: CurrentLeaders | None = None,
-    ) -> None:
-        """``leaders`` finds the leaders of partitions that other brokers lead."""
-        self._leader_quota = leader_quota
-        self._leaders = leaders
-        self._partitions = partitions
-        self._authorizer = authorizer
-        self._arrivals = arrivals
-        self._sessions = sessions
-        self._fetch_max_bytes = fetch_max_bytes
+    def __init__(self, services: FetchServices) -> None:
+        self._services = services
+        self._partitions = services.partitions
+        self._authorizer = services.authorizer
+        self._arrivals = services.arrivals
+        self._sessions = services.sessions
+        self._fetch_max_bytes = services.fetch_max_bytes
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -165,6 +154,17 @@ class FetchHandlers:
                 is_usually_large=True,
             )
         }
+
+    def direct(
+        self, throttles: Throttles, settle: Callable[[], None], unexpected: UnexpectedErrors
+    ) -> Callable[[int], DirectHandler | None]:
+        """The fast paths for requests of consumers for one partition, by version. ``settle`` writes the
+        records that were staged before a request."""
+
+        def of(version: int) -> DirectHandler | None:
+            return lone_fetch(version, self._services, throttles.of(ApiKey.FETCH), settle, unexpected)
+
+        return of
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         if sum(len(topic.partitions) for topic in request.topics) > POSITIONS_AT_ONCE:
@@ -221,7 +221,7 @@ class FetchHandlers:
                     continue
             finally:
                 waiter.finish(False)
-            rows = self._rows(scope, fetcher)
+            rows = self._services.rows(scope, fetcher.listener_name)
             for start in range(0, len(gathering.outcomes), POSITIONS_A_TURN):
                 rows.add(gathering.outcomes[start : start + POSITIONS_A_TURN])
                 await asyncio.sleep(0)
@@ -284,7 +284,9 @@ class FetchHandlers:
         else:
             self._consider(waiting, waiter, pending)
 
-    def _consider(self, waiting: "WaitingFetch", waiter: Waiter[PartitionKey], gathering: Gathering) -> None:
+    def _consider(
+        self, waiting: "WaitingFetch", waiter: FutureWaiter[PartitionKey], gathering: Gathering
+    ) -> None:
         if self._is_enough(gathering, waiting.request):
             waiter.finish(False)
             self._finish(waiting, gathering)
@@ -298,7 +300,11 @@ class FetchHandlers:
         scope, fetcher, forbidden = waiting.scope, waiting.fetcher, waiting.forbidden
         try:
             _begin(scope, fetcher, forbidden)
-            self._wait(waiting, self._gather(scope, waiting.request, fetcher, forbidden))
+            pending = self._gather(scope, waiting.request, fetcher, forbidden)
+            if isinstance(pending, Gathering) and self._is_enough(pending, waiting.request):
+                self._finish(waiting, pending)
+            else:
+                self._wait(waiting, pending)
         except Exception as error:
             waiting.answer.set_exception(error)
 
@@ -412,13 +418,9 @@ class FetchHandlers:
         return remote or gathering
 
     def _answer(self, scope: FetchScope, fetcher: Fetcher, gathering: Gathering) -> FetchResponse:
-        rows = self._rows(scope, fetcher)
+        rows = self._services.rows(scope, fetcher.listener_name)
         rows.add(gathering.outcomes)
         return rows.response()
-
-    def _rows(self, scope: FetchScope, fetcher: Fetcher) -> FetchRows:
-        now_s = self._arrivals.loop.time
-        return FetchRows(scope, self._leader_quota, now_s, self._leaders, fetcher.listener_name)
 
 
 class PendingReads:
@@ -461,11 +463,5 @@ def note(gathering: Gathering, target: FetchTarget, position: SessionPosition, o
     """Add the outcome of one partition to the result of a pass."""
     gathering.outcomes.append((target, position, outcome))
     gathering.size_bytes += outcome.size_bytes
-    if (
-        outcome.error is not ErrorCode.none
-        or outcome.diverging_epoch is not None
-        or outcome.snapshot_id is not None
-        or outcome.preferred_read_replica >= 0
-        or outcome.is_cut
-    ):
+    if ends_wait(outcome):
         gathering.must_answer = True

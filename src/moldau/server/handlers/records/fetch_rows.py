@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from moldau.protocol.messages.fetch import (
@@ -22,6 +22,8 @@ from moldau.server.metadata.current_leaders import NAMING_ERRORS, CurrentLeaders
 from moldau.server.requests.fetch_sessions import FetchScope, FetchTarget, SessionPosition
 from moldau.storage.snapshots.replicated_log import LogPosition
 
+READ_COMMITTED: Final = 1
+"""The isolation level in requests."""
 FetchedPosition: TypeAlias = tuple[FetchTarget, SessionPosition, ReadOutcome]
 
 
@@ -137,4 +139,17 @@ def has_news(position: SessionPosition, outcome: ReadOutcome) -> bool:
         or outcome.preferred_read_replica >= 0
         or outcome.high_watermark != position.told_high_watermark
         or outcome.log_start_offset != position.told_log_start_offset
+    )
+
+
+def ends_wait(outcome: ReadOutcome) -> bool:
+    """Whether the request must be answered at once. This is the case after an error, a divergence or a
+    redirection, and when the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka.
+    """
+    return (
+        outcome.error is not ErrorCode.none
+        or outcome.diverging_epoch is not None
+        or outcome.snapshot_id is not None
+        or outcome.preferred_read_replica >= 0
+        or outcome.is_cut
     )

@@ -1,6 +1,6 @@
 """Many connections to Moldau and to Apache Kafka, in turns: ``python -m bench.connections``.
 
-* 100 consumers of one topic, while a producer sends 100 records per second;
+* 100 consumers of one partition, and of 12 partitions, while a producer sends 100 records per second;
 * 1,000 connections that produce one record of 1 KiB each second;
 * 10,000 connections that send nothing.
 
@@ -69,17 +69,18 @@ class Load:
 
 
 LOADS: Final = (
-    Load(f"100 consumers of one topic, {RATE} records/s", "fan_out", 100, time="end_to_end"),
+    Load(f"100 consumers of one partition, {RATE} records/s", "fan_out", 100, time="end_to_end"),
+    Load(f"100 consumers of 12 partitions, {RATE} records/s", "fan_out", 100, 12, time="end_to_end"),
     Load("1,000 connections, 1 record of 1 KiB each second", "slow_producers", 1000, 12, time="ack"),
     Load("10,000 idle connections", "idle_connections", 10_000),
 )
 
 
 def warm_up(brokers: Brokers, sizes: Sizes) -> None:
-    """Run the first two loads until the JVM has compiled its code."""
-    for load in LOADS[:2]:
+    """Run the first three loads until the JVM has compiled its code."""
+    for load in LOADS[:3]:
         for broker in brokers.values():
-            load.run(broker, f"warm-up-{load.name}", sizes.warm_up_s)
+            load.run(broker, f"warm-up-{load.name}-{load.partitions}", sizes.warm_up_s)
 
 
 def bench_connections(report: Report, brokers: Brokers, sizes: Sizes) -> None:
@@ -92,7 +93,9 @@ def bench_connections(report: Report, brokers: Brokers, sizes: Sizes) -> None:
         samples: dict[str, list[Sample]] = {name: [] for name in brokers}
         for repeat in range(sizes.repeats):
             for name, broker in brokers.items():
-                samples[name].append(load.run(broker, f"{load.name}-{repeat}", sizes.seconds))
+                samples[name].append(
+                    load.run(broker, f"{load.name}-{load.partitions}-{repeat}", sizes.seconds)
+                )
         for name, runs in samples.items():
             report.add(load.title, load.row(name, median_sample(runs)), runs)
 

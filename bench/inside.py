@@ -130,7 +130,7 @@ async def produce(server: SocketServer, options: argparse.Namespace) -> None:
 async def poll(server: SocketServer, options: argparse.Namespace) -> None:
     """Fetches that find no records and wait. Each connection repeats its fetch when it gets the response."""
     connections = [connect(server) for _ in range(options.connections)]
-    request = memoryview(canned.fetch_frame(TOPIC, 0, 0, canned.LONG_POLL_MS))
+    request = memoryview(canned.fetch_frame(TOPIC, {0: 0}, canned.LONG_POLL_MS))
     profile = cProfile.Profile(time.thread_time) if options.profile else None
     for _ in range(options.rounds):
         start = time.thread_time()

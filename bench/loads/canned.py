@@ -4,6 +4,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from uuid import UUID
 
 from moldau.protocol.api import ApiKey
@@ -47,9 +48,12 @@ def produce_frame(topic: str, partition: int, record_size_bytes: int) -> bytes:
     )
 
 
-def fetch_frame(topic: str, partition: int, offset: int, max_wait_ms: int) -> bytes:
-    """A Fetch request outside any session."""
-    part = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+def fetch_frame(topic: str, offsets: Mapping[int, int], max_wait_ms: int) -> bytes:
+    """A Fetch request outside any session. ``offsets`` has the offset for each partition."""
+    parts = [
+        FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for partition, offset in offsets.items()
+    ]
     return frame(
         ApiKey.FETCH,
         FETCH_VERSION,
@@ -60,7 +64,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_wait_ms: int) -> by
             max_bytes=50 << 20,
             session_id=0,
             session_epoch=-1,
-            topics=[FetchTopic(topic=topic, topic_id=UUID(int=0), partitions=[part])],
+            topics=[FetchTopic(topic=topic, topic_id=UUID(int=0), partitions=parts)],
         ),
     )
 
@@ -157,7 +161,7 @@ def run_pipelines(pipelines: list[Pipeline], requests_each: int) -> None:
 
 def hold_long_polls(bootstrap: str, topic: str, count: int, max_wait_ms: int) -> "LongPolls":
     """Open ``count`` connections of consumers that wait for the first record of ``topic``."""
-    request = fetch_frame(topic, 0, 0, max_wait_ms)
+    request = fetch_frame(topic, {0: 0}, max_wait_ms)
     connections = []
     for position in range(count):
         connections.append(connect(bootstrap))

@@ -105,38 +105,55 @@ def _check_produced(response: bytes, topic: str) -> None:
 
 
 class TailReader:
-    """A consumer at the end of partition 0 of a topic, on one connection."""
+    """A consumer at the end of all partitions of a topic, on one connection."""
 
-    def __init__(self, connection: socket.socket, topic: str, max_wait_ms: int) -> None:
-        request = canned.fetch_frame(topic, 0, SEARCHED_OFFSET, max_wait_ms)
+    def __init__(self, connection: socket.socket, topic: str, partitions: int, max_wait_ms: int) -> None:
+        searched = {number: SEARCHED_OFFSET + number for number in range(partitions)}
+        request = canned.fetch_frame(topic, searched, max_wait_ms)
         self._connection = connection
         self._request = bytearray(request)
-        self._position = request.index(SEARCHED_OFFSET.to_bytes(8, "big"))
-        # length, correlation id, throttle time, error, session, number of topics, topic, number of
-        # partitions, partition, error, three offsets, aborted transactions, preferred replica, size
-        self._head_size = 4 + 4 + 4 + 2 + 4 + 4 + (2 + len(topic)) + 4 + 4 + 2 + 24 + 4 + 4 + 4
-        self.offset = 0
+        self._positions = [request.index(each.to_bytes(8, "big")) for each in searched.values()]
+        # length, correlation id, throttle time, error, session, number of topics, topic, number of partitions
+        self._head_size = 4 + 4 + 4 + 2 + 4 + 4 + (2 + len(topic)) + 4
+        self.offsets = [0] * partitions
 
     def ask(self) -> None:
         """Request the records after those that were received."""
-        struct.pack_into(">q", self._request, self._position, self.offset)
+        for position, offset in zip(self._positions, self.offsets, strict=True):
+            struct.pack_into(">q", self._request, position, offset)
         self._connection.sendall(self._request)
 
-    def receive(self) -> Iterator[int]:
-        """Receive a response. Returns the new offsets."""
-        response = canned.receive_response(self._connection)
-        begin = self.offset
-        for _, header in iter_headers(memoryview(response)[self._head_size :]):
-            self.offset = header.next_offset
-        return iter(range(begin, self.offset))
+    def receive(self) -> Iterator[tuple[int, int]]:
+        """Receive a response. Returns the new records, each with its partition and offset."""
+        response = memoryview(canned.receive_response(self._connection))
+        start = self._head_size
+        found: list[tuple[int, int]] = []
+        while start < len(response):
+            # partition, error, three offsets, aborted transactions, preferred replica, size
+            number, error, _, _, _, _, _, size = struct.unpack_from(">ihqqqiii", response, start)
+            if error:
+                raise RuntimeError(f"a fetch request failed with error {error}")
+            start += struct.calcsize(">ihqqqiii")
+            begin = self.offsets[number]
+            for _, header in iter_headers(response[start : start + size]):
+                self.offsets[number] = header.next_offset
+            found += [(number, offset) for offset in range(begin, self.offsets[number])]
+            start += size
+        return iter(found)
 
 
 def fan_out(spec: Spec) -> load.Result:
-    """``connections`` consumers of one partition, and a producer with ``rate`` records per second for
+    """``connections`` consumers of all partitions, and a producer with ``rate`` records per second for
     ``seconds``. The measured time is the time from a record's request to its arrival at each consumer."""
-    request = canned.produce_frame(spec["topic"], 0, spec["record_size"])
+    partitions = spec["partitions"]
+    requests = [
+        canned.produce_frame(spec["topic"], number, spec["record_size"]) for number in range(partitions)
+    ]
     producer, *connections = opened(spec["bootstrap"], spec["connections"] + 1)
-    readers = {each.fileno(): TailReader(each, spec["topic"], canned.LONG_POLL_MS) for each in connections}
+    readers = {
+        each.fileno(): TailReader(each, spec["topic"], partitions, canned.LONG_POLL_MS)
+        for each in connections
+    }
     poller = select.epoll()
     for number in (*readers, producer.fileno()):
         poller.register(number, select.EPOLLIN)
@@ -152,9 +169,11 @@ def fan_out(spec: Spec) -> load.Result:
                 waiting -= 1
                 continue
             reader = readers[number]
-            offsets, now_s = reader.receive(), time.perf_counter()
+            found, now_s = reader.receive(), time.perf_counter()
             reader.ask()
-            arrived_ms.extend((now_s - sent_s[offset]) * 1000 for offset in offsets)
+            arrived_ms.extend(
+                (now_s - sent_s[offset * partitions + number]) * 1000 for number, offset in found
+            )
 
     for reader in readers.values():
         reader.ask()
@@ -167,7 +186,7 @@ def fan_out(spec: Spec) -> load.Result:
         if turn == total:
             break
         sent_s.append(time.perf_counter())
-        producer.sendall(request)
+        producer.sendall(requests[turn % partitions])
         waiting += 1
     deadline = time.perf_counter() + LAST_S
     while len(arrived_ms) < total * len(readers) and time.perf_counter() < deadline:

@@ -106,7 +106,7 @@ class ClassicPartition:
         fetched = weakly(self._follower_fetched)
         reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, snapshots)
         self.read, self.is_up_to_date = reader.read, reader.is_up_to_date
-        self.count_shared_read = reader.count_shared_read
+        self.count_shared_reads = reader.count_shared_reads
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
         self.opening: OpeningQueue | None = None

@@ -287,7 +287,7 @@ class WithoutLog:
     def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
 
-    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
+    def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
         """Counts nothing."""
 
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
@@ -365,8 +365,9 @@ class Partition(Protocol):
         for new data."""
         ...
 
-    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
-        """Count another consumer that gets the outcome of a read with an equal request."""
+    def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
+        """Count the ``size_bytes`` bytes of a read ``times`` times more, because other consumers in the same
+        rack get them, too."""
 
     def is_up_to_date(self, position: FollowerPosition, replica_id: int, broker_epoch: int) -> bool:
         """Record the fetch of a follower that already has all records and offsets of this partition. Returns

@@ -110,9 +110,9 @@ class PartitionReader:
             is_throttled=is_throttled,
         )
 
-    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
-        """See :meth:`moldau.replication.partition_interface.Partition.count_shared_read`."""
-        self._traffic.fetched(outcome.size_bytes)
+    def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
+        """See :meth:`moldau.replication.partition_interface.Partition.count_shared_reads`."""
+        self._traffic.fetched(size_bytes * times)
 
     def _record_fetch(self, request: ReadRequest) -> None:
         leader = self._replica.leader

@@ -26,7 +26,7 @@ class Expiring(Protocol):
     """A wait that ends at a deadline."""
 
     def expire(self) -> None:
-        """Called at most once, when the deadline has passed."""
+        """Called at most once, when the deadline has passed. It must not raise."""
         ...
 
 
@@ -35,6 +35,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._ticks: dict[float, tuple[asyncio.TimerHandle, dict[Expiring, None]]] = {}
+        self._is_stopped = False
         self._known_loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -51,13 +52,16 @@ class Deadlines:
         tick_s = LONG_TICK_S if timeout_s >= LONG_WAIT_S else SHORT_TICK_S
         return ceil((self.loop.time() + timeout_s) / tick_s) * tick_s
 
-    def add(self, due: float, wait: Expiring) -> None:
-        """Let a wait expire at a time that :meth:`due` returned. If that time has passed, the wait expires
-        immediately."""
+    def add(self, due: float, wait: Expiring) -> float:
+        """Let a wait expire at a time that :meth:`due` returned. If that time has passed, or after
+        :meth:`stop`, the wait expires immediately. Returns the time for :meth:`remove`."""
+        if self._is_stopped:
+            due = 0.0
         tick = self._ticks.get(due)
         if tick is None:
             tick = self._ticks[due] = (self.loop.call_at(due, self._time_is_up, due), {})
         tick[1][wait] = None
+        return due
 
     def remove(self, due: float, wait: Expiring) -> None:
         """Remove a wait that ended before its deadline."""
@@ -67,8 +71,9 @@ class Deadlines:
             timer.cancel()
             del self._ticks[due]
 
-    def expire_all(self) -> None:
-        """Expire all waits now."""
+    def stop(self) -> None:
+        """Expire all waits now, and all later waits immediately."""
+        self._is_stopped = True
         for due in list(self._ticks):
             self._time_is_up(due)
 
@@ -87,7 +92,7 @@ class Waiter(Generic[K]):
     def __init__(self) -> None:
         self._room: WaitingRoom[K] | None = None
         self._places: list[dict[Waiter[K], None]] = []
-        self._due = 0.0
+        self._due: float | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -96,7 +101,7 @@ class Waiter(Generic[K]):
 
     def ended(self, woken: bool) -> None:
         """Called once at the end of each wait. ``woken`` is true when a key was notified, and false when the
-        time was over."""
+        time was over. This method runs in the code that notifies, and must not raise."""
         raise NotImplementedError
 
     def add(self, keys: Iterable[K]) -> None:
@@ -108,7 +113,8 @@ class Waiter(Generic[K]):
         """End the wait, if it has not ended yet. ``woken`` is the result."""
         room = self._room
         if room is not None:
-            room.deadlines.remove(self._due, self)
+            if self._due is not None:
+                room.deadlines.remove(self._due, self)
             self._leave(room, woken)
 
     def expire(self) -> None:
@@ -168,13 +174,13 @@ class WaitingRoom(Generic[K]):
         self.admit(waiter, keys, due)
         return waiter
 
-    def admit(self, waiter: Waiter[K], keys: Iterable[K], due: float) -> None:
-        """Begin a wait of ``waiter``, like :meth:`wait_until`. When the wait has ended, the same waiter may
-        be admitted again."""
+    def admit(self, waiter: Waiter[K], keys: Iterable[K], due: float | None) -> None:
+        """Begin a wait of ``waiter``, like :meth:`wait_until`, or a wait without a deadline. When the wait
+        has ended, the same waiter may be admitted again."""
         places: list[dict[Waiter[K], None]] = []
-        waiter._room, waiter._places, waiter._due = self, places, due
+        waiter._room, waiter._places = self, places
         self._enter(waiter, keys, places)
-        self.deadlines.add(due, waiter)
+        waiter._due = None if due is None else self.deadlines.add(due, waiter)
         self._count += 1
 
     def _enter(self, waiter: Waiter[K], keys: Iterable[K], places: list[dict[Waiter[K], None]]) -> None:
@@ -202,8 +208,9 @@ class WaitingRoom(Generic[K]):
             self.notify(key)
 
     def release_all(self) -> None:
-        """End all waits as if their deadlines had passed, because the node stops."""
-        self.deadlines.expire_all()
+        """End all waits as if their deadlines had passed, because the node stops. Later waits end
+        immediately."""
+        self.deadlines.stop()
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:

@@ -21,7 +21,6 @@ from moldau.replication.partition_interface import (
     FoundOffset,
     PartitionStatus,
     ReadAnswer,
-    ReadOutcome,
     ReadRequest,
     WithoutLog,
 )
@@ -107,8 +106,8 @@ class DisklessPassage(WithoutLog):
     def read(self, request: ReadRequest) -> ReadAnswer:
         return self._reading().read(request)
 
-    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
-        self._reading().count_shared_read(request, outcome)
+    def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
+        self._reading().count_shared_reads(size_bytes, reader_rack, times)
 
     async def find_offset(
         self,

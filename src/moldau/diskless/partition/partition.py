@@ -159,14 +159,10 @@ class DisklessPartition(WithoutLog):
             return self._known(readable_end=local_end)
         return asyncio.ensure_future(self._read_cold(request))
 
-    def count_shared_read(self, request: ReadRequest, outcome: ReadOutcome) -> None:
-        if outcome.size_bytes:
-            self._count_local_read(request, outcome.size_bytes)
-
-    def _count_local_read(self, request: ReadRequest, size_bytes: int) -> None:
-        self._meters.cache_hits.value += 1
-        self._meters.cache_hit_bytes.value += size_bytes
-        self._traffic.read(size_bytes, request.reader_rack)
+    def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
+        self._meters.cache_hits.value += times
+        self._meters.cache_hit_bytes.value += size_bytes * times
+        self._traffic.read(size_bytes * times, reader_rack)
 
     def _known(
         self,
@@ -216,7 +212,7 @@ class DisklessPartition(WithoutLog):
         except KafkaError as failure:
             self._meters.errors.value += 1
             return self._known(error=failure.code)
-        self._count_local_read(request, result.size_bytes)
+        self.count_shared_reads(result.size_bytes, request.reader_rack, 1)
         return self._known(
             views=result.views,
             size_bytes=result.size_bytes,

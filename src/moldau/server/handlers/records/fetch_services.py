@@ -1,8 +1,11 @@
 """The parts of a broker that both handlers of Fetch use."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from moldau.network.authorization import Authorizer
+from moldau.network.context import Buffers, RequestContext
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
@@ -10,6 +13,9 @@ from moldau.server.handlers.records.fetch_rows import FetchRows
 from moldau.server.metadata.current_leaders import CurrentLeaders
 from moldau.server.requests.fetch_sessions import FetchScope, FetchSessions
 from moldau.server.topics.registry import PartitionRegistry
+
+FailureOf: TypeAlias = Callable[[RequestContext, BaseException], Buffers]
+"""Returns the response to a request after an unexpected error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,16 @@
-"""Fetch of a single partition by a consumer. This handler makes the response's bytes directly from the
-request's bytes.
+"""Fetches of a single partition by a consumer. The responses are made without message objects.
 
-It does the same as the general handler, but makes no message objects. The module
-``protocol.fast_paths.lone_fetch`` defines the exact form of these requests. If a request has another form, or
-would be refused before the read, this handler does nothing. The general handler then processes the request.
-
-Very many consumers may wait for the same partition. An append wakes all of them, and they are answered
-together in the next iteration of the event loop. Consumers with equal requests then share one read, and also
-the bytes of the response if they have no sessions.
+The responses are the same as those of the general handler. The module ``protocol.fast_paths.lone_fetch``
+defines the exact form of these requests.
 """
 
-import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from moldau.network.authorization import AclOperation, AclResourceType
-from moldau.network.context import Answer, Buffers, RequestContext
+from moldau.network.context import Buffers, RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import response_encoder
-from moldau.protocol.fast_paths.lone_fetch import (
-    FIRST_LONE_VERSION,
-    TOPIC_ID_VERSION,
-    lone_packer,
-    lone_reader,
-)
+from moldau.protocol.fast_paths.lone_fetch import TOPIC_ID_VERSION, LoneFetchRequest, lone_packer
 from moldau.protocol.partitions import PartitionKey
 from moldau.protocol.schema import ZERO_UUID
 from moldau.replication.partition_interface import (
@@ -34,13 +20,10 @@ from moldau.replication.partition_interface import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.replication.waiters import Waiter
-from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.handlers.records.fetch_rows import READ_COMMITTED, ends_wait
-from moldau.server.handlers.records.fetch_services import FetchServices
+from moldau.server.handlers.records.fetch_services import FailureOf, FetchServices
 from moldau.server.metadata.current_leaders import FETCH_VERSION as NAMING_VERSION
-from moldau.server.requests.dispatch import DirectHandler, failure
 from moldau.server.requests.fetch_sessions import (
     FINAL_EPOCH,
     INVALID_SESSION_ID,
@@ -48,131 +31,47 @@ from moldau.server.requests.fetch_sessions import (
     FetchTarget,
     SessionPosition,
 )
-from moldau.server.requests.throttles import Hold
 
-SharedReads: TypeAlias = "dict[tuple[Partition, ReadRequest], tuple[ReadOutcome, Buffers | None]]"
-"""The reads of requests that are answered together. Each has the bytes of its response, if consumers without
-sessions can share them."""
-
-FETCHES_A_TURN: Final = 128
-"""Number of woken requests that are answered in one iteration of the event loop."""
-_NO_SESSION: Final = FetchScope(None, {}, incremental=False)
-
-
-def lone_fetch(
-    version: int,
-    services: FetchServices,
-    hold: Hold | None,
-    settle: Callable[[], None],
-    unexpected: UnexpectedErrors,
-) -> DirectHandler | None:
-    """The direct handler of a version of Fetch. It is None if the version has no direct handler, and if
-    ``hold`` throttles consumers. ``settle`` writes the records that were staged before a request."""
-    if version < FIRST_LONE_VERSION or hold is not None:
-        return None
-    return LoneFetches(version, services, settle, unexpected).fetch
-
-
-class LoneFetch(Waiter[PartitionKey]):
-    """One request. It may wait for more bytes."""
-
-    __slots__ = (
-        *("answer", "before", "context", "due", "is_reading", "is_woken", "min_bytes"),
-        *("owner", "partition", "place", "request", "scope"),
-    )
-
-    def __init__(
-        self,
-        owner: "LoneFetches",
-        context: RequestContext,
-        scope: FetchScope,
-        partition: Partition,
-        place: tuple[bytes, int],
-        request: ReadRequest,
-        min_bytes: int,
-    ) -> None:
-        """``place`` is the partition as the request names it. ``min_bytes`` is 0 if the request does not
-        wait."""
-        super().__init__()
-        self.owner = owner
-        self.context = context
-        self.scope = scope
-        self.partition = partition
-        self.place = place
-        self.request = request
-        self.min_bytes = min_bytes
-        # The following attributes are set when the request begins to wait.
-        self.answer: asyncio.Future[Buffers]
-        self.due: float
-        self.before: ReadOutcome
-        """The outcome of the last read."""
-        self.is_reading: bool
-        """Whether a read from a slower store is in progress."""
-        self.is_woken: bool
-        """Whether the wait has ended during that read, because the partition has changed."""
-
-    def ended(self, woken: bool) -> None:
-        if self.is_reading:
-            self.is_woken = woken
-        elif woken:
-            self.owner.read_again_soon(self)
-        else:
-            self.owner.finish(self, self.before)
-
-    def is_enough(self, outcome: ReadOutcome) -> bool:
-        """Whether the request is answered with this outcome, and does not wait."""
-        return outcome.size_bytes >= self.min_bytes or ends_wait(outcome)
+NO_SESSION: Final = FetchScope(None, {}, incremental=False)
 
 
 class LoneFetches:
     """The fast path of one version of Fetch."""
 
-    def __init__(
-        self,
-        version: int,
-        services: FetchServices,
-        settle: Callable[[], None],
-        unexpected: UnexpectedErrors,
-    ) -> None:
-        self._version = version
+    def __init__(self, version: int, services: FetchServices, failure: FailureOf) -> None:
         self._by_id = version >= TOPIC_ID_VERSION
-        self._decode, self._pack = lone_reader(version), lone_packer(version)
-        self._encode = response_encoder(ApiKey.FETCH, version)
-        self._services = services
-        self._find = services.partitions.raw(by_id=self._by_id)
-        self._arrivals = services.arrivals
-        self._sessions = services.sessions
-        self._allows = services.authorizer.allows
-        self._fetch_max_bytes = services.fetch_max_bytes
-        self._settle = settle
-        self._unexpected = unexpected
-        self._woken: list[LoneFetch] = []
+        self._names_leaders = version >= NAMING_VERSION
+        self.pack = lone_packer(version)
+        self.encode = response_encoder(ApiKey.FETCH, version)
+        self.find = services.partitions.raw(by_id=self._by_id)
+        self.services = services
+        self.failure = failure
 
-    def fetch(self, context: RequestContext, body: memoryview) -> Answer:
-        """Answer a request. Returns None if the general handler must process it."""
-        decoded = self._decode(body)
-        if decoded is None:
+    def question(self, context: RequestContext, request: LoneFetchRequest) -> "LoneQuestion | None":
+        """Make the question of a request, and continue its session. The result is None if the general handler
+        must process the request, for example to refuse it."""
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, epoch = request[:6]
+        topic, index, leader_epoch, offset, last_epoch, partition_max_bytes = request[6:]
+        place = topic, index
+        partition = self.find(place)
+        if partition is None:
             return None
-        max_wait_ms, min_bytes, max_bytes, isolation, session_id, epoch = decoded[:6]
-        topic, index, leader_epoch, offset, last_epoch, partition_max_bytes = decoded[6:]
-        partition = self._find((topic, index))
-        if partition is None or not self._allows(
-            context, AclOperation.READ, AclResourceType.TOPIC, partition.topic
-        ):
-            return None
-        scope = _NO_SESSION
+        services, target = self.services, None
         if session_id != INVALID_SESSION_ID or epoch != FINAL_EPOCH:
-            target = self._target(partition)
-            if self._sessions.only_target(session_id, epoch) != target:
+            target = self.target(partition)
+            if services.sessions.only_target(session_id, epoch) != target:
                 return None
+        if not services.authorizer.allows(context, AclOperation.READ, AclResourceType.TOPIC, partition.topic):
+            return None
+        scope = NO_SESSION
+        if target is not None:
             position = SessionPosition(offset, partition_max_bytes, leader_epoch, last_epoch)
-            scope = self._sessions.open(session_id, epoch, {target: position}, (), context.received_at)
-        self._settle()
+            scope = services.sessions.open(session_id, epoch, {target: position}, (), context.received_at)
         # The arguments are positional, because named arguments take twice as long. A consumer without a rack
         # has the rack "", which shows that it can fetch from followers.
-        request = ReadRequest(
+        read = ReadRequest(
             offset,
-            min(partition_max_bytes, max_bytes, self._fetch_max_bytes),
+            min(partition_max_bytes, max_bytes, services.fetch_max_bytes),
             True,
             isolation == READ_COMMITTED,
             leader_epoch,
@@ -184,132 +83,87 @@ class LoneFetches:
             -1,
             context.connection.rack,
         )
-        wanted_bytes = min_bytes if max_wait_ms > 0 else 0
-        fetch = LoneFetch(self, context, scope, partition, (topic, index), request, wanted_bytes)
-        try:
-            outcome = partition.read(request)
-            if isinstance(outcome, ReadOutcome) and fetch.is_enough(outcome):
-                return self._body(fetch, outcome)
-        except Exception as error:
-            return self._failure(fetch, error)
-        fetch.answer = self._arrivals.loop.create_future()
-        fetch.due = self._arrivals.due(max_wait_ms / 1000)
-        self._wait(fetch, outcome)
-        return fetch.answer
+        return LoneQuestion(self, context, scope, partition, place, read, (min_bytes, max_wait_ms))
 
-    def _target(self, partition: Partition) -> FetchTarget:
+    def target(self, partition: Partition) -> FetchTarget:
         """The partition as requests of this version name it."""
         key = partition.key
         if self._by_id:
             return FetchTarget("", key.topic_id, key.partition)
         return FetchTarget(partition.topic, ZERO_UUID, key.partition)
 
-    # -- waiting --------------------------------------------------------------------------------
+    def listener_name(self, context: RequestContext) -> str | None:
+        """The listener for which responses name leaders; None if they name no leaders (KIP-951)."""
+        return context.listener_name if self._names_leaders else None
 
-    def _wait(self, fetch: LoneFetch, outcome: ReadAnswer) -> None:
-        """Let a request wait for more bytes. It becomes a waiter before a slower read ends, so that it misses
-        no append."""
-        fetch.is_woken = False
-        if isinstance(outcome, ReadOutcome):
-            fetch.before, fetch.is_reading = outcome, False
-        else:
-            fetch.is_reading = True
-            outcome.add_done_callback(partial(self._read_is_done, fetch))
-        self._arrivals.admit(fetch, (fetch.partition.key,), fetch.due)
 
-    def _read_is_done(self, fetch: LoneFetch, read: "asyncio.Future[ReadOutcome]") -> None:
-        fetch.is_reading = False
-        if read.cancelled():
-            fetch.answer.cancel()
-            fetch.finish(False)
-            return
-        error = read.exception()
-        if error is not None:
-            fetch.answer.set_result(self._failure(fetch, error))
-            fetch.finish(False)
-            return
-        outcome = fetch.before = read.result()
-        if fetch.is_enough(outcome):
-            fetch.finish(False)
-            self.finish(fetch, outcome)
-        elif not fetch.is_waiting:
-            fetch.ended(fetch.is_woken)
+class LoneQuestion:
+    """One request: a :class:`moldau.server.handlers.records.waiting_fetches.FetchQuestion`."""
 
-    def read_again_soon(self, fetch: LoneFetch) -> None:
-        """Read again for a woken request, in the next iteration of the event loop."""
-        self._woken.append(fetch)
-        if len(self._woken) == 1:
-            self._arrivals.loop.call_soon(self._serve_woken)
+    __slots__ = (
+        *("_context", "_epoch", "_fetches", "_min_bytes", "_partition", "_place", "_read", "_scope"),
+        "max_wait_ms",
+    )
 
-    def _serve_woken(self) -> None:
-        now, self._woken = self._woken[:FETCHES_A_TURN], self._woken[FETCHES_A_TURN:]
-        if self._woken:
-            self._arrivals.loop.call_soon(self._serve_woken)
-        shared: SharedReads = {}
-        for fetch in now:
-            try:
-                self._serve(fetch, shared)
-            except Exception as error:
-                fetch.answer.set_result(self._failure(fetch, error))
+    def __init__(
+        self,
+        fetches: LoneFetches,
+        context: RequestContext,
+        scope: FetchScope,
+        partition: Partition,
+        place: tuple[bytes, int],
+        read: ReadRequest,
+        wait: tuple[int, int],
+    ) -> None:
+        """``place`` is the partition as the request names it. ``wait`` has the minimum of bytes and the
+        maximum wait in ms."""
+        self._fetches = fetches
+        self._context = context
+        self._scope = scope
+        self._epoch = -1 if scope.session is None else scope.session.epoch
+        self._partition = partition
+        self._place = place
+        self._read = read
+        self._min_bytes, self.max_wait_ms = wait
 
-    def _serve(self, fetch: LoneFetch, shared: SharedReads) -> None:
-        outcome = self._read_again(fetch, shared)
-        if isinstance(outcome, ReadOutcome) and fetch.is_enough(outcome):
-            fetch.answer.set_result(self._shared_body(fetch, outcome, shared))
-        else:
-            self._wait(fetch, outcome)
+    @property
+    def keys(self) -> tuple[PartitionKey]:
+        return (self._partition.key,)
 
-    def _read_again(self, fetch: LoneFetch, shared: SharedReads) -> ReadAnswer:
-        """Read for a woken request, or use the read of an earlier request with the same values."""
-        partition = self._find(fetch.place)
+    @property
+    def topics(self) -> tuple[str]:
+        return (self._partition.topic,)
+
+    def read(self) -> ReadAnswer:
+        fetches = self._fetches
+        partition = fetches.find(self._place)
         if partition is None:
             try:
-                partition = self._services.partitions.find(*self._target(fetch.partition))
+                partition = fetches.services.partitions.find(*fetches.target(self._partition))
             except KafkaError as error:
                 return ReadOutcome(error=error.code)
-        fetch.partition = partition
-        known = shared.get((partition, fetch.request))
-        if known is not None:
-            partition.count_shared_read(fetch.request, known[0])
-            return known[0]
-        outcome = partition.read(fetch.request)
-        # The response to an error may name the leader's address for the listener of one connection.
-        if isinstance(outcome, ReadOutcome) and outcome.error is ErrorCode.none:
-            shared[partition, fetch.request] = outcome, None
-        return outcome
+        self._partition = partition
+        return partition.read(self._read)
 
-    # -- answers --------------------------------------------------------------------------------
+    def is_enough(self, outcome: ReadOutcome) -> bool:
+        return (
+            outcome.size_bytes >= self._min_bytes
+            or self.max_wait_ms <= 0
+            or ends_wait(outcome)
+            or self._is_overtaken
+        )
 
-    def finish(self, fetch: LoneFetch, outcome: ReadOutcome) -> None:
-        """Answer a request after its wait."""
-        if fetch.answer.done():
-            return
-        try:
-            fetch.answer.set_result(self._body(fetch, outcome))
-        except Exception as error:
-            fetch.answer.set_result(self._failure(fetch, error))
-
-    def _shared_body(self, fetch: LoneFetch, outcome: ReadOutcome, shared: SharedReads) -> Buffers:
-        if fetch.scope is not _NO_SESSION:
-            return self._body(fetch, outcome)
-        question = fetch.partition, fetch.request
-        known = shared.get(question)
-        if known is not None and known[1] is not None:
-            return known[1]
-        body = self._body(fetch, outcome)
-        if known is not None:
-            shared[question] = outcome, body
-        return body
-
-    def _body(self, fetch: LoneFetch, outcome: ReadOutcome) -> Buffers:
-        """The response to a request. An incremental response without news has no partition, therefore the
-        general handler's rows are used for it, as for errors and aborted transactions."""
-        scope = fetch.scope
-        if _is_plain(outcome) and (outcome.size_bytes or scope is _NO_SESSION):
-            if scope is not _NO_SESSION:
-                _note_told(scope, self._target(fetch.partition), outcome)
-            topic, index = fetch.place
-            return self._pack(
+    def body(self, outcome: ReadOutcome) -> Buffers:
+        fetches, scope = self._fetches, self._scope
+        listener_name = fetches.listener_name(self._context)
+        if self._is_overtaken:
+            return fetches.encode(fetches.services.rows(scope, listener_name).response())
+        # An incremental response without news has no row.
+        if _is_plain(outcome) and (outcome.size_bytes or scope is NO_SESSION):
+            if scope is not NO_SESSION:
+                _note_told(scope.positions[fetches.target(self._partition)], outcome)
+            topic, index = self._place
+            return fetches.pack(
                 scope.session_id,
                 topic,
                 index,
@@ -320,20 +174,24 @@ class LoneFetches:
                 outcome.views,
                 outcome.size_bytes,
             )
-        target = self._target(fetch.partition)
-        position = scope.positions.get(target) or SessionPosition(
-            fetch.request.offset, fetch.request.max_bytes
-        )
-        listener_name = fetch.context.listener_name if self._version >= NAMING_VERSION else None
-        rows = self._services.rows(scope, listener_name)
+        target = fetches.target(self._partition)
+        position = SessionPosition(0, 0) if scope is NO_SESSION else scope.positions[target]
+        rows = fetches.services.rows(scope, listener_name)
         rows.add([(target, position, outcome)])
-        return self._encode(rows.response())
+        return fetches.encode(rows.response())
 
-    def _failure(self, fetch: LoneFetch, error: BaseException) -> Buffers:
-        """The response to a request whose read has raised an unexpected error."""
-        if not isinstance(error, KafkaError):
-            self._unexpected.report("a fetch of one partition", error)
-        return self._encode(failure(fetch.context, error))
+    def count_again(self, outcome: ReadOutcome, times: int) -> None:
+        self._partition.count_shared_reads(outcome.size_bytes, self._read.reader_rack, times)
+
+    def failure(self, error: BaseException) -> Buffers:
+        return self._fetches.failure(self._context, error)
+
+    @property
+    def _is_overtaken(self) -> bool:
+        """Whether the session has got a later request, although the client did not have this response yet.
+        The response then has no rows, because the later request may have changed the position."""
+        session = self._scope.session
+        return session is not None and session.epoch != self._epoch
 
 
 def _is_plain(outcome: ReadOutcome) -> bool:
@@ -346,10 +204,7 @@ def _is_plain(outcome: ReadOutcome) -> bool:
     )
 
 
-def _note_told(scope: FetchScope, target: FetchTarget, outcome: ReadOutcome) -> None:
-    # A later request of the session may have forgotten the partition.
-    position = scope.positions.get(target)
-    if position is not None:
-        position.told_high_watermark = outcome.high_watermark
-        position.told_log_start_offset = outcome.log_start_offset
-        position.told_error = False
+def _note_told(position: SessionPosition, outcome: ReadOutcome) -> None:
+    position.told_high_watermark = outcome.high_watermark
+    position.told_log_start_offset = outcome.log_start_offset
+    position.told_error = False

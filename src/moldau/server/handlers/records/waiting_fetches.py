@@ -1,0 +1,287 @@
+"""Fetch requests of consumers that wait for more bytes. Equal requests wait as one group.
+
+Very many consumers may wait for the same records, and their requests are then often equal byte for byte.
+The first of them reads the partitions and becomes a group. While the group waits, its partitions have nothing
+new, therefore the next equal request joins the group without a read. An append wakes the group. It reads
+once, in the next iteration of the event loop, and all its members get the same bytes. Each member has its own
+deadline.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from moldau.network.context import Buffers
+from moldau.protocol.partitions import PartitionKey
+from moldau.replication.waiters import Waiter, WaitingRoom
+
+F = TypeVar("F")
+
+MEMBERS_A_TURN: Final = 128
+"""Number of woken requests that are answered in one iteration of the event loop."""
+
+
+class FetchQuestion(Protocol[F]):
+    """The partitions and limits of equal requests. ``F`` is the result of one pass over the partitions."""
+
+    @property
+    def max_wait_ms(self) -> int: ...
+
+    @property
+    def keys(self) -> Sequence[PartitionKey]:
+        """The partitions whose changes end a wait, after :meth:`read`."""
+        ...
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """The names of the topics that a member must be allowed to read."""
+        ...
+
+    def read(self) -> "F | asyncio.Future[F]":
+        """Read the partitions. The result is a future if a read needs a slower store."""
+        ...
+
+    def is_enough(self, found: F) -> bool:
+        """Whether the requests are answered with this result, and do not wait."""
+        ...
+
+    def body(self, found: F) -> Buffers:
+        """The response to each of the requests."""
+        ...
+
+    def count_again(self, found: F, times: int) -> None:
+        """Count the result ``times`` times more, because other members get it, too."""
+        ...
+
+    def failure(self, error: BaseException) -> Buffers:
+        """The response after an unexpected error of another method."""
+        ...
+
+
+class WaitingFetches:
+    """The waiting requests of one version of Fetch."""
+
+    def __init__(self, arrivals: WaitingRoom[PartitionKey]) -> None:
+        self.arrivals = arrivals
+        self._joinable: dict[Hashable, FetchGroup[Any]] = {}
+        self._woken: deque[FetchGroup[Any]] = deque()
+
+    def find(self, key: Hashable) -> "FetchGroup[Any] | None":
+        """A group that a request with this key may join."""
+        group = self._joinable.get(key)
+        # A group that nothing wakes reads nothing. Therefore it has no new members after the deadline of its
+        # first one, and the next request reads again.
+        if group is None or self.arrivals.loop.time() > group.joinable_until:
+            return None
+        return group
+
+    def begin(
+        self, question: FetchQuestion[F], reading: "F | asyncio.Future[F]", key: Hashable | None
+    ) -> "asyncio.Future[Buffers]":
+        """Let a request wait that has found too little. Other requests may join it if it has a key."""
+        group = FetchGroup(self, question, key)
+        answer = group.join()
+        group.wait(reading)
+        return answer
+
+    def admit(self, group: "FetchGroup[Any]") -> None:
+        """Let requests join a group from now on."""
+        if group.key is not None:
+            self._joinable[group.key] = group
+
+    def forget(self, group: "FetchGroup[Any]") -> None:
+        """Let no more requests join a group."""
+        if group.key is not None and self._joinable.get(group.key) is group:
+            del self._joinable[group.key]
+
+    def serve_soon(self, group: "FetchGroup[Any]") -> None:
+        """Serve a woken group in the next iteration of the event loop."""
+        self._woken.append(group)
+        if len(self._woken) == 1:
+            self.arrivals.loop.call_soon(self._serve_some)
+
+    def _serve_some(self) -> None:
+        left = MEMBERS_A_TURN
+        while self._woken and left > 0:
+            group = self._woken[0]
+            left -= group.serve(left)
+            if group.is_served:
+                self._woken.popleft()
+        if self._woken:
+            self.arrivals.loop.call_soon(self._serve_some)
+
+
+class _WaitingRequest:
+    """One member of a group."""
+
+    __slots__ = ("answer", "due", "group", "is_over")
+
+    def __init__(self, group: "FetchGroup[Any]", answer: "asyncio.Future[Buffers]") -> None:
+        self.group = group
+        self.answer = answer
+        self.due = 0.0
+        self.is_over = False
+        """Whether the deadline has passed."""
+
+    def expire(self) -> None:
+        self.is_over = True
+        self.group.expired(self)
+
+    def reply(self, body: Buffers) -> None:
+        if not self.answer.done():
+            self.answer.set_result(body)
+
+
+class FetchGroup(Waiter[PartitionKey], Generic[F]):
+    """Equal requests that wait together."""
+
+    __slots__ = (
+        *("_body", "_empty_body", "_found", "_is_reading", "_is_woken", "_members", "_owner", "_question"),
+        *("joinable_until", "key"),
+    )
+
+    def __init__(self, owner: WaitingFetches, question: FetchQuestion[F], key: Hashable | None) -> None:
+        super().__init__()
+        self._owner = owner
+        self._question = question
+        self.key = key
+        self.joinable_until = 0.0
+        self._members: dict[_WaitingRequest, None] = {}
+        self._found: F | None = None
+        """The result of the last read, which was not enough."""
+        self._is_reading = False
+        """Whether a read from a slower store is in progress."""
+        self._is_woken = False
+        """Whether the wait has ended, and another read is necessary."""
+        self._body: Buffers | None = None
+        """The response, while not all members have it."""
+        self._empty_body: Buffers | None = None
+        """The response to members whose deadlines pass."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether no more member of a woken group has to be answered in this iteration."""
+        return self._body is None or not self._members
+
+    @property
+    def topics(self) -> Iterable[str]:
+        return self._question.topics
+
+    def join(self) -> "asyncio.Future[Buffers]":
+        """Let another request wait with this group. Returns the future of its response."""
+        arrivals = self._owner.arrivals
+        member = _WaitingRequest(self, arrivals.loop.create_future())
+        self._members[member] = None
+        member.due = arrivals.deadlines.add(arrivals.due(self._question.max_wait_ms / 1000), member)
+        return member.answer
+
+    def wait(self, reading: "F | asyncio.Future[F]") -> None:
+        """Wait for a change of a partition. The wait begins before a slower read ends, so that it misses no
+        append."""
+        arrivals = self._owner.arrivals
+        self._is_woken, self._empty_body = False, None
+        self._is_reading = isinstance(reading, asyncio.Future)
+        arrivals.admit(self, self._question.keys, None)
+        self.joinable_until = arrivals.loop.time() + self._question.max_wait_ms / 1000
+        self._owner.admit(self)
+        if isinstance(reading, asyncio.Future):
+            reading.add_done_callback(self._read_is_done)
+        else:
+            self._found = reading
+
+    def ended(self, woken: bool) -> None:
+        if not woken:
+            return
+        self._owner.forget(self)
+        self._is_woken = True
+        if not self._is_reading:
+            self._owner.serve_soon(self)
+
+    def _read_is_done(self, read: "asyncio.Future[F]") -> None:
+        self._is_reading = False
+        if read.cancelled():
+            self._end()
+            for member in self._remove(len(self._members)):
+                member.answer.cancel()
+            return
+        error = read.exception()
+        if error is not None:
+            self._answer(self._question.failure(error))
+            return
+        found = self._found = read.result()
+        if self._question.is_enough(found):
+            self._answer_with(found)
+            return
+        for member in [each for each in self._members if each.is_over]:
+            self.expired(member)
+        if self._members and self._is_woken:
+            self._owner.serve_soon(self)
+
+    def serve(self, count_max: int) -> int:
+        """Read for a woken group, and answer at most ``count_max`` members. Returns the cost, as a number of
+        members. The other members are answered by the next calls."""
+        if self._body is not None:
+            return self._answer(self._body, count_max)
+        if not self._members:
+            return 0
+        try:
+            reading = self._question.read()
+            is_enough = not isinstance(reading, asyncio.Future) and self._question.is_enough(reading)
+        except Exception as error:
+            return self._answer(self._question.failure(error), count_max)
+        if is_enough and not isinstance(reading, asyncio.Future):
+            return self._answer_with(reading, count_max)
+        self.wait(reading)
+        return 1
+
+    def expired(self, member: _WaitingRequest) -> None:
+        """Answer a member whose deadline has passed."""
+        if self._is_reading:
+            return  # It is answered after the read.
+        del self._members[member]
+        if self._body is not None:
+            member.reply(self._body)
+            return
+        if self._empty_body is None:
+            assert self._found is not None
+            self._empty_body = self._body_of(self._found)
+        member.reply(self._empty_body)
+        if not self._members:
+            self._end()
+
+    def _answer_with(self, found: F, count_max: int | None = None) -> int:
+        others = len(self._members) - 1
+        body = self._body_of(found)
+        if others > 0:
+            self._question.count_again(found, others)
+        return self._answer(body, count_max)
+
+    def _body_of(self, found: F) -> Buffers:
+        try:
+            return self._question.body(found)
+        except Exception as error:
+            return self._question.failure(error)
+
+    def _answer(self, body: Buffers, count_max: int | None = None) -> int:
+        """Answer some members, or all. Returns their number."""
+        self._end()
+        self._body = body
+        members = self._remove(len(self._members) if count_max is None else count_max)
+        for member in members:
+            member.reply(body)
+        return len(members)
+
+    def _remove(self, count: int) -> list[_WaitingRequest]:
+        members = list(islice(self._members, count))
+        deadlines = self._owner.arrivals.deadlines
+        for member in members:
+            del self._members[member]
+            if not member.is_over:
+                deadlines.remove(member.due, member)
+        return members
+
+    def _end(self) -> None:
+        self.finish(False)
+        self._owner.forget(self)

@@ -439,9 +439,10 @@ def test_a_request_of_a_session_that_has_got_the_next_request_has_an_empty_respo
         world.run(story())
 
 
-@pytest.mark.parametrize("kind", ["wait", "woken", "slow read"])
+@pytest.mark.parametrize("kind", ["wait", "woken", "slow read", "answers"])
 def test_a_node_that_stops_answers_all_waiting_requests(kind: str) -> None:
-    """Some requests wait, some were woken and found too little, and some wait for a slow read."""
+    """The requests wait, or were woken and found too little, or wait for a slow read, or are just being
+    answered."""
 
     async def story() -> None:
         house = House(direct=True)
@@ -452,22 +453,27 @@ def test_a_node_that_stops_answers_all_waiting_requests(kind: str) -> None:
                 ask(
                     house,
                     13,
-                    plain_request(13, min_bytes=1_000, max_wait_ms=60_000 + number),
+                    plain_request(13, min_bytes=20, max_wait_ms=60_000 + number % 2),
                     ConnectionContext(str(number), "PLAINTEXT"),
                 )
             )
             for number in range(2 * MEMBERS_A_TURN + 2)
         ]
         await asyncio.sleep(0.001)
-        if kind == "woken":
-            partition.end = 1
+        if kind in ("woken", "answers"):
+            partition.end = 1 if kind == "woken" else 2
             house.arrivals.notify(partition.key)
             await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert any(each.done() for each in asked) == (kind == "answers")
+            assert not all(each.done() for each in asked)
         house.arrivals.release_all()
         begin_s = asyncio.get_running_loop().time()
         answers = await asyncio.gather(*asked)
         assert asyncio.get_running_loop().time() - begin_s < 0.1
-        assert all(decode_response(ApiKey.FETCH, 13, each).responses for each in answers)
+        responses = [decode_response(ApiKey.FETCH, 13, each).responses for each in answers]
+        expected = {"woken": BATCH_BYTES, "answers": 2 * BATCH_BYTES}.get(kind, 0)
+        assert {len(topics[0].partitions[0].records) for topics in responses} == {expected}
         assert len(house.arrivals) == 0
 
     with World(0) as world:
@@ -670,14 +676,66 @@ def test_an_append_during_a_slow_read_is_not_missed(is_changed: bool) -> None:
         world.run(story())
 
 
-def test_a_forbidden_topic_is_left_to_the_general_path() -> None:
+@pytest.mark.parametrize("partition_count", [1, 2])
+def test_a_forbidden_topic_is_left_to_the_general_path(partition_count: int) -> None:
+    """An equal request of another consumer may be waiting, who may read the topic."""
+
     async def story() -> None:
         house = House(direct=True)
-        house.forbidden = "orders"
-        answer = await ask(house, 13, plain_request(13), ConnectionContext("1", "PLAINTEXT"))
-        (topic,) = decode_response(ApiKey.FETCH, 13, answer).responses
-        assert topic.partitions[0].error_code == ErrorCode.topic_authorization_failed
-        assert (house.answered_directly, house.partitions[0].reads) == (0, 0)
+        body = plain_request(13, partition_count=partition_count)
+        other = asyncio.ensure_future(ask(house, 13, body, ConnectionContext("2", "PLAINTEXT")))
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            house.forbidden = "orders"
+            answer = await ask(house, 13, body, ConnectionContext("1", "PLAINTEXT"))
+            (topic,) = decode_response(ApiKey.FETCH, 13, answer).responses
+            assert topic.partitions[0].error_code == ErrorCode.topic_authorization_failed
+            assert (house.answered_directly, house.partitions[0].reads) == (1, 1)
+            await other
+
+    with World(0) as world:
+        world.run(story())
+
+
+@pytest.mark.parametrize("partition_count", [1, 2])
+def test_a_consumer_that_names_its_rack_is_left_to_the_general_path(partition_count: int) -> None:
+    """The memory of its connection decides whether it is sent to another broker."""
+
+    async def story() -> None:
+        house = House(direct=True)
+        seen: list[Any] = []
+        house.partitions[0]._outcome = lambda request: seen.append(request.memory) or ReadOutcome()  # type: ignore[method-assign,func-returns-value]
+        body = plain_request(13, partition_count=partition_count, rack_id="a", max_wait_ms=0)
+        connection = ConnectionContext("1", "PLAINTEXT")
+        await ask(house, 13, body, connection)
+        assert seen[0] is connection.attributes
+        assert house.answered_directly == 0
+
+    with World(0) as world:
+        world.run(story())
+
+
+def test_a_member_whose_time_ends_after_an_append_gets_the_records_that_were_too_few() -> None:
+    async def story() -> None:
+        house = House(direct=True)
+        partition = house.partitions[0]
+        body = plain_request(13, min_bytes=1_000, max_wait_ms=400)
+        sizes = []
+
+        async def consume(number: int) -> None:
+            answer = await ask(house, 13, body, ConnectionContext(str(number), "PLAINTEXT"))
+            (topic,) = decode_response(ApiKey.FETCH, 13, answer).responses
+            sizes.append(len(topic.partitions[0].records))
+
+        asked = []
+        for number in range(3):
+            asked.append(asyncio.ensure_future(consume(number)))
+            await asyncio.sleep(0.1)
+        await asked[0]
+        partition.end = 2
+        house.arrivals.notify(partition.key)
+        await asyncio.gather(*asked)
+        assert sizes == [0, 2 * BATCH_BYTES, 2 * BATCH_BYTES]
 
     with World(0) as world:
         world.run(story())

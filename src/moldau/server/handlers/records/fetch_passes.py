@@ -5,6 +5,7 @@ The record bytes of a response are views of segments. They are never copied into
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -121,7 +122,10 @@ class FetchPasses:
     def count_again(self, gathering: Gathering, times: int) -> None:
         """Count the records of a pass ``times`` times more, because other consumers get them, too."""
         for target, _, outcome in gathering.outcomes:
-            if outcome.size_bytes:
+            if not outcome.size_bytes:
+                continue
+            # The partition may have left this broker during a slow read of another partition.
+            with contextlib.suppress(KafkaError):
                 partition = self._services.partitions.find(*target)
                 partition.count_shared_reads(outcome.size_bytes, self._fetcher.near, times)
 

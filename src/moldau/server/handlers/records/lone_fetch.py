@@ -146,12 +146,7 @@ class LoneQuestion:
         return partition.read(self._read)
 
     def is_enough(self, outcome: ReadOutcome) -> bool:
-        return (
-            outcome.size_bytes >= self._min_bytes
-            or self.max_wait_ms <= 0
-            or ends_wait(outcome)
-            or self._is_overtaken
-        )
+        return outcome.size_bytes >= self._min_bytes or self.max_wait_ms <= 0 or ends_wait(outcome)
 
     def body(self, outcome: ReadOutcome) -> Buffers:
         fetches, scope = self._fetches, self._scope

@@ -192,12 +192,10 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
             self._found = reading
 
     def ended(self, woken: bool) -> None:
-        if not woken:
-            return
-        self._owner.forget(self)
-        self._is_woken = True
-        if not self._is_reading:
-            self._owner.serve_soon(self)
+        if woken:
+            self._is_woken = True
+            if not self._is_reading:
+                self._owner.serve_soon(self)
 
     def _read_is_done(self, read: "asyncio.Future[F]") -> None:
         self._is_reading = False

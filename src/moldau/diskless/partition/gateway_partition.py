@@ -107,7 +107,8 @@ class DisklessPassage(WithoutLog):
         return self._reading().read(request)
 
     def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
-        self._reading().count_shared_reads(size_bytes, reader_rack, times)
+        if self._reader is not None:
+            self._reader.count_shared_reads(size_bytes, reader_rack, times)
 
     async def find_offset(
         self,

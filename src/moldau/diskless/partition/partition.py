@@ -160,8 +160,6 @@ class DisklessPartition(WithoutLog):
         return asyncio.ensure_future(self._read_cold(request))
 
     def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
-        self._meters.cache_hits.value += times
-        self._meters.cache_hit_bytes.value += size_bytes * times
         self._traffic.read(size_bytes * times, reader_rack)
 
     def _known(
@@ -212,7 +210,9 @@ class DisklessPartition(WithoutLog):
         except KafkaError as failure:
             self._meters.errors.value += 1
             return self._known(error=failure.code)
-        self.count_shared_reads(result.size_bytes, request.reader_rack, 1)
+        self._meters.cache_hits.value += 1
+        self._meters.cache_hit_bytes.value += result.size_bytes
+        self._traffic.read(result.size_bytes, request.reader_rack)
         return self._known(
             views=result.views,
             size_bytes=result.size_bytes,

@@ -3,7 +3,8 @@
 A request joins the group of an equal request that waits (:mod:`.waiting_fetches`), if there is one. Else a
 request for a single partition is read without message objects (:mod:`.lone_fetch`). A request for more
 partitions is decoded, and read as the general handler reads it. The general handler processes followers,
-sessions with several partitions, and requests that would be refused.
+sessions with several partitions, requests that would be refused, and requests for a single partition that
+this broker does not have.
 """
 
 import asyncio
@@ -75,7 +76,7 @@ class DirectFetches:
         self._encode = response_encoder(ApiKey.FETCH, version)
         self._read_lone = lone_reader(version)
         self._lone = LoneFetches(version, services, self.failure)
-        self._waiting = WaitingFetches(services.arrivals)
+        self._waiting = WaitingFetches(services.arrivals, unexpected)
 
     def fetch(self, context: RequestContext, body: memoryview) -> Answer:
         """Answer a request. Returns None if the general handler must process it."""
@@ -157,6 +158,9 @@ class RowsQuestion:
 
     def is_enough(self, gathering: Gathering) -> bool:
         return self._passes.is_enough(gathering)
+
+    def size_bytes(self, gathering: Gathering) -> int:
+        return gathering.size_bytes
 
     def body(self, gathering: Gathering) -> Buffers:
         return self._owner.encoded(self._passes.response(gathering))

@@ -148,6 +148,9 @@ class LoneQuestion:
     def is_enough(self, outcome: ReadOutcome) -> bool:
         return outcome.size_bytes >= self._min_bytes or self.max_wait_ms <= 0 or ends_wait(outcome)
 
+    def size_bytes(self, outcome: ReadOutcome) -> int:
+        return outcome.size_bytes
+
     def body(self, outcome: ReadOutcome) -> Buffers:
         fetches, scope = self._fetches, self._scope
         listener_name = fetches.listener_name(self._context)

@@ -1,10 +1,9 @@
 """Fetch requests of consumers that wait for more bytes. Equal requests wait as one group.
 
 Very many consumers may wait for the same records, and their requests are then often equal byte for byte.
-The first of them reads the partitions and becomes a group. While the group waits, its partitions have nothing
-new, therefore the next equal request joins the group without a read. An append wakes the group. It reads
-once, in the next iteration of the event loop, and all its members get the same bytes. Each member has its own
-deadline.
+The first of them reads the partitions and becomes a group. If it has found no bytes, the next equal request
+joins the group without a read, until an append wakes the group. The group then reads once, in the next
+iteration of the event loop, and all its members get the same bytes. Each member has its own deadline.
 """
 
 import asyncio
@@ -16,11 +15,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from moldau.network.context import Buffers
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import Waiter, WaitingRoom
+from moldau.runtime import UnexpectedErrors
 
 F = TypeVar("F")
 
-MEMBERS_A_TURN: Final = 128
-"""Number of woken requests that are answered in one iteration of the event loop."""
+ANSWERS_A_TURN: Final = 128
+"""Number of requests that are answered in one iteration of the event loop. A read of a partition counts as
+one request."""
 
 
 class FetchQuestion(Protocol[F]):
@@ -47,6 +48,10 @@ class FetchQuestion(Protocol[F]):
         """Whether the requests are answered with this result, and do not wait."""
         ...
 
+    def size_bytes(self, found: F) -> int:
+        """Size of the records that were found."""
+        ...
+
     def body(self, found: F) -> Buffers:
         """The response to each of the requests."""
         ...
@@ -63,16 +68,16 @@ class FetchQuestion(Protocol[F]):
 class WaitingFetches:
     """The waiting requests of one version of Fetch."""
 
-    def __init__(self, arrivals: WaitingRoom[PartitionKey]) -> None:
+    def __init__(self, arrivals: WaitingRoom[PartitionKey], unexpected: UnexpectedErrors) -> None:
         self.arrivals = arrivals
+        self.unexpected = unexpected
         self._joinable: dict[Hashable, FetchGroup[Any]] = {}
-        self._woken: deque[FetchGroup[Any]] = deque()
+        self._due: deque[FetchGroup[Any]] = deque()
+        """The groups that must read or send answers."""
 
     def find(self, key: Hashable) -> "FetchGroup[Any] | None":
         """A group that a request with this key may join."""
         group = self._joinable.get(key)
-        # A group that nothing wakes reads nothing. Therefore it has no new members after the deadline of its
-        # first one, and the next request reads again.
         if group is None or self.arrivals.loop.time() > group.joinable_until:
             return None
         return group
@@ -97,19 +102,20 @@ class WaitingFetches:
             del self._joinable[group.key]
 
     def serve_soon(self, group: "FetchGroup[Any]") -> None:
-        """Serve a woken group in the next iteration of the event loop."""
-        self._woken.append(group)
-        if len(self._woken) == 1:
+        """Call :meth:`FetchGroup.serve` in the next iteration of the event loop."""
+        self._due.append(group)
+        if len(self._due) == 1:
             self.arrivals.loop.call_soon(self._serve_some)
 
     def _serve_some(self) -> None:
-        left = MEMBERS_A_TURN
-        while self._woken and left > 0:
-            group = self._woken[0]
-            left -= group.serve(left)
+        left = ANSWERS_A_TURN
+        while self._due and left > 0:
+            group = self._due[0]
+            with self.unexpected.contained("answering waiting fetches", group.fail):
+                left -= group.serve(left)
             if group.is_served:
-                self._woken.popleft()
-        if self._woken:
+                self._due.popleft()
+        if self._due:
             self.arrivals.loop.call_soon(self._serve_some)
 
 
@@ -147,7 +153,10 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         self._owner = owner
         self._question = question
         self.key = key
+        """The key of requests that may join. With None, no request may join."""
         self.joinable_until = 0.0
+        """The last read plus the maximum wait. A group that nothing wakes reads nothing. Therefore it gets no
+        new members after this time, and the next request reads again."""
         self._members: dict[_WaitingRequest, None] = {}
         self._found: F | None = None
         """The result of the last read, which was not enough."""
@@ -162,7 +171,7 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
 
     @property
     def is_served(self) -> bool:
-        """Whether no more member of a woken group has to be answered in this iteration."""
+        """Whether no more member has to be answered soon."""
         return self._body is None or not self._members
 
     @property
@@ -180,22 +189,33 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
     def wait(self, reading: "F | asyncio.Future[F]") -> None:
         """Wait for a change of a partition. The wait begins before a slower read ends, so that it misses no
         append."""
-        arrivals = self._owner.arrivals
-        self._is_woken, self._empty_body = False, None
+        self._is_woken = False
         self._is_reading = isinstance(reading, asyncio.Future)
-        arrivals.admit(self, self._question.keys, None)
-        self.joinable_until = arrivals.loop.time() + self._question.max_wait_ms / 1000
-        self._owner.admit(self)
+        self._owner.arrivals.admit(self, self._question.keys, None)
         if isinstance(reading, asyncio.Future):
+            self._owner.forget(self)
             reading.add_done_callback(self._read_is_done)
         else:
-            self._found = reading
+            self._note_found(reading)
 
     def ended(self, woken: bool) -> None:
         if woken:
             self._is_woken = True
             if not self._is_reading:
                 self._owner.serve_soon(self)
+
+    def _note_found(self, found: F) -> None:
+        """Note the result of a read that was not enough."""
+        self._found, self._empty_body = found, None
+        owner = self._owner
+        # The position of a request that has found bytes may be deleted, which wakes nothing.
+        if not self._is_woken and not self._question.size_bytes(found):
+            self.joinable_until = owner.arrivals.loop.time() + self._question.max_wait_ms / 1000
+            owner.admit(self)
+        else:
+            owner.forget(self)
+        for member in [each for each in self._members if each.is_over]:
+            self.expired(member)
 
     def _read_is_done(self, read: "asyncio.Future[F]") -> None:
         self._is_reading = False
@@ -207,54 +227,68 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         error = read.exception()
         if error is not None:
             self._answer(self._question.failure(error))
+            self._owner.serve_soon(self)
             return
-        found = self._found = read.result()
+        found = read.result()
         if self._question.is_enough(found):
             self._answer_with(found)
-            return
-        for member in [each for each in self._members if each.is_over]:
-            self.expired(member)
-        if self._members and self._is_woken:
             self._owner.serve_soon(self)
+        elif self._is_woken:
+            self._found = found
+            self._owner.serve_soon(self)
+        else:
+            self._note_found(found)
 
     def serve(self, count_max: int) -> int:
-        """Read for a woken group, and answer at most ``count_max`` members. Returns the cost, as a number of
-        members. The other members are answered by the next calls."""
+        """Read for a woken group, and answer at most ``count_max`` members. The next calls answer the others.
+        Returns the number of members that were answered and partitions that were read."""
         if self._body is not None:
-            return self._answer(self._body, count_max)
+            return self._send(count_max)
         if not self._members:
             return 0
         try:
             reading = self._question.read()
             is_enough = not isinstance(reading, asyncio.Future) and self._question.is_enough(reading)
         except Exception as error:
-            return self._answer(self._question.failure(error), count_max)
+            self._answer(self._question.failure(error))
+            return self._send(count_max)
+        cost = len(self._question.keys)
         if is_enough and not isinstance(reading, asyncio.Future):
-            return self._answer_with(reading, count_max)
+            self._answer_with(reading)
+            return cost + self._send(count_max)
         self.wait(reading)
-        return 1
+        return cost
+
+    def fail(self, error: Exception) -> None:
+        """Let all members get an error, because :meth:`serve` has failed."""
+        self._answer(self._question.failure(error))
 
     def expired(self, member: _WaitingRequest) -> None:
         """Answer a member whose deadline has passed."""
-        if self._is_reading:
-            return  # It is answered after the read.
-        del self._members[member]
         if self._body is not None:
+            del self._members[member]
             member.reply(self._body)
             return
+        if self._is_reading or self._is_woken:
+            return  # It is answered after the read.
+        del self._members[member]
+        assert self._found is not None
         if self._empty_body is None:
-            assert self._found is not None
             self._empty_body = self._body_of(self._found)
+        else:
+            self._count_again(self._found, 1)
         member.reply(self._empty_body)
         if not self._members:
             self._end()
 
-    def _answer_with(self, found: F, count_max: int | None = None) -> int:
-        others = len(self._members) - 1
-        body = self._body_of(found)
-        if others > 0:
-            self._question.count_again(found, others)
-        return self._answer(body, count_max)
+    def _answer_with(self, found: F) -> None:
+        self._answer(self._body_of(found))
+        self._count_again(found, len(self._members) - 1)
+
+    def _count_again(self, found: F, times: int) -> None:
+        if times > 0 and self._question.size_bytes(found):
+            with self._owner.unexpected.contained("counting the bytes of fetches"):
+                self._question.count_again(found, times)
 
     def _body_of(self, found: F) -> Buffers:
         try:
@@ -262,13 +296,16 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         except Exception as error:
             return self._question.failure(error)
 
-    def _answer(self, body: Buffers, count_max: int | None = None) -> int:
-        """Answer some members, or all. Returns their number."""
+    def _answer(self, body: Buffers) -> None:
+        """From now on, this is the response to all members."""
         self._end()
         self._body = body
-        members = self._remove(len(self._members) if count_max is None else count_max)
+
+    def _send(self, count_max: int) -> int:
+        assert self._body is not None
+        members = self._remove(count_max)
         for member in members:
-            member.reply(body)
+            member.reply(self._body)
         return len(members)
 
     def _remove(self, count: int) -> list[_WaitingRequest]:

@@ -215,7 +215,9 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         else:
             owner.forget(self)
         for member in [each for each in self._members if each.is_over]:
-            self.expired(member)
+            self._reply_with_found(member)
+        if not self._members:
+            self._end()
 
     def _read_is_done(self, read: "asyncio.Future[F]") -> None:
         self._is_reading = False
@@ -233,11 +235,10 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         if self._question.is_enough(found):
             self._answer_with(found)
             self._owner.serve_soon(self)
-        elif self._is_woken:
-            self._found = found
-            self._owner.serve_soon(self)
         else:
             self._note_found(found)
+            if self._is_woken and self._members:
+                self._owner.serve_soon(self)
 
     def serve(self, count_max: int) -> int:
         """Read for a woken group, and answer at most ``count_max`` members. The next calls answer the others.
@@ -271,6 +272,11 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
             return
         if self._is_reading or self._is_woken:
             return  # It is answered after the read.
+        self._reply_with_found(member)
+        if not self._members:
+            self._end()
+
+    def _reply_with_found(self, member: _WaitingRequest) -> None:
         del self._members[member]
         assert self._found is not None
         if self._empty_body is None:
@@ -278,8 +284,6 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         else:
             self._count_again(self._found, 1)
         member.reply(self._empty_body)
-        if not self._members:
-            self._end()
 
     def _answer_with(self, found: F) -> None:
         self._answer(self._body_of(found))

@@ -41,6 +41,18 @@ def request_of(version: int, name: str, partition: FetchPartition, **fields: Any
     return FetchRequest(**fields, topics=[FetchTopic(**named(version, name), partitions=[partition])])
 
 
+def partition_of(
+    index: int, leader_epoch: int, offset: int, last_epoch: int, max_bytes: int
+) -> FetchPartition:
+    return FetchPartition(
+        partition=index,
+        current_leader_epoch=leader_epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=last_epoch,
+        partition_max_bytes=max_bytes,
+    )
+
+
 def encoded(version: int, request: FetchRequest) -> bytes:
     return b"".join(encoder(FetchRequest, version)(request))
 
@@ -58,13 +70,7 @@ def test_a_request_of_a_consumer_for_one_partition(
 ) -> None:
     max_wait_ms, min_bytes, max_bytes, session_id, epoch, index, leader_epoch, limit = numbers
     last_epoch = 3 if version >= 12 else -1
-    partition = FetchPartition(
-        partition=index,
-        current_leader_epoch=leader_epoch,
-        fetch_offset=offset,
-        last_fetched_epoch=last_epoch,
-        partition_max_bytes=limit,
-    )
+    partition = partition_of(index, leader_epoch, offset, last_epoch, limit)
     request = request_of(
         version,
         name,
@@ -147,13 +153,7 @@ def check_what_was_read(version: int, body: bytes) -> None:
     leader_epoch, offset, last_epoch, limit = lone[8:]
     if version < 13 and topic.decode(errors="replace").encode() != topic:
         return  # A name that is not UTF-8 cannot be the name of a topic, so a lookup finds nothing.
-    partition = FetchPartition(
-        partition=index,
-        current_leader_epoch=leader_epoch,
-        fetch_offset=offset,
-        last_fetched_epoch=last_epoch,
-        partition_max_bytes=limit,
-    )
+    partition = partition_of(index, leader_epoch, offset, last_epoch, limit)
     name = {"topic_id": UUID(bytes=topic)} if version >= 13 else {"topic": topic.decode()}
     assert decode_leading(FetchRequest, version, body) == FetchRequest(
         max_wait_ms=max_wait_ms,

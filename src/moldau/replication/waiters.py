@@ -94,11 +94,6 @@ class Waiter(Generic[K]):
         self._places: list[dict[Waiter[K], None]] = []
         self._due: float | None = None
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a wait has begun and has not ended yet."""
-        return self._room is not None
-
     def ended(self, woken: bool) -> None:
         """Called once at the end of each wait. ``woken`` is true when a key was notified, and false when the
         time was over. This method runs in the code that notifies, and must not raise."""

@@ -114,15 +114,15 @@ def _reader(
 def lone_packer(version: int) -> LoneFetchPacker:
     """Make a packer of the response's body, for a lone request whose partition has no error. The records are
     passed on unchanged, and never copied or joined."""
-    if version < FLEXIBLE_VERSION:
-        return _old_packer()
     # The values of a response, in this order: throttle time and error code (none), session id, number of
     # topics plus one, topic, number of partitions plus one, number of the partition, error code (none), high
     # watermark, last stable offset, log start offset, number of aborted transactions plus one, preferred
-    # replica (none).
-    by_id = version >= TOPIC_ID_VERSION
+    # replica (none). In version 11, counts and sizes have four bytes without "plus one", and the size of the
+    # records is the last value.
+    is_flexible, by_id = version >= FLEXIBLE_VERSION, version >= TOPIC_ID_VERSION
     pack_by_id = Struct(">6xiB16sBixxqqqBi").pack
     by_name = StructsByNameSize(">6xiBB", "BixxqqqBi")
+    old = StructsByNameSize(">6xiih", "iixxqqqiii")
 
     def pack(
         session_id: int,
@@ -136,37 +136,17 @@ def lone_packer(version: int) -> LoneFetchPacker:
         size_bytes: int,
     ) -> list[Buffer]:
         offsets = (high_watermark, last_stable_offset, log_start_offset)
+        size = len(topic)
+        if not is_flexible:
+            aborted = 0 if has_aborted else -1
+            head = old[size].pack(session_id, 1, size, topic, 1, index, *offsets, aborted, -1, size_bytes)
+            return [head, *records]
         if by_id:
             head = pack_by_id(session_id, 2, topic, 2, index, *offsets, has_aborted, -1)
         else:
-            size = len(topic)
             head = by_name[size].pack(session_id, 2, size + 1, topic, 2, index, *offsets, has_aborted, -1)
         if not size_bytes:
             return [head + b"\1" + _TAGS_OF_RESPONSE]
         return [head + uvarint(size_bytes + 1), *records, _TAGS_OF_RESPONSE]
-
-    return pack
-
-
-def _old_packer() -> LoneFetchPacker:
-    # As above, with counts and sizes of four bytes, and with the size of the records at the end.
-    by_name = StructsByNameSize(">6xiih", "iixxqqqiii")
-
-    def pack(
-        session_id: int,
-        topic: bytes,
-        index: int,
-        high_watermark: int,
-        last_stable_offset: int,
-        log_start_offset: int,
-        has_aborted: bool,
-        records: Sequence[memoryview | bytes],
-        size_bytes: int,
-    ) -> list[Buffer]:
-        size = len(topic)
-        offsets = (high_watermark, last_stable_offset, log_start_offset)
-        aborted = 0 if has_aborted else -1
-        head = by_name[size].pack(session_id, 1, size, topic, 1, index, *offsets, aborted, -1, size_bytes)
-        return [head, *records]
 
     return pack

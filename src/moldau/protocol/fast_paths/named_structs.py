@@ -6,7 +6,7 @@ from struct import Struct
 class StructsByNameSize(dict[int, Struct]):
     """Structs that contain a name. The key of a struct in this dict is the size of the name in bytes.
 
-    Names have at most 126 bytes, because the fast paths read and pack sizes of a single byte."""
+    Names have at most 126 bytes. In flexible versions, the size of a longer name takes two bytes."""
 
     def __init__(self, before: str, after: str) -> None:
         """``before`` and ``after`` are the formats of the fields before and after the name."""

@@ -16,22 +16,12 @@ from moldau.network.authorization import AclOperation, AclResourceType
 from moldau.network.context import Answer, Buffers, RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import request_decoder, response_encoder
-from moldau.protocol.fast_paths.lone_fetch import (
-    FIRST_LONE_VERSION,
-    REPLICA_STATE_VERSION,
-    lone_reader,
-)
+from moldau.protocol.fast_paths.lone_fetch import FIRST_LONE_VERSION, REPLICA_STATE_VERSION, lone_reader
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.protocol.partitions import PartitionKey
-from moldau.replication.partition_interface import CONSUMER_REPLICA_ID
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import KafkaError
-from moldau.server.handlers.records.fetch_passes import (
-    FetchPasses,
-    Gathering,
-    fetcher_of,
-    requested_positions,
-)
+from moldau.server.handlers.records.fetch_passes import FetchPasses, Gathering, requested_positions
 from moldau.server.handlers.records.fetch_services import FetchServices
 from moldau.server.handlers.records.lone_fetch import LoneFetches
 from moldau.server.handlers.records.waiting_fetches import FetchQuestion, WaitingFetches
@@ -117,14 +107,9 @@ class DirectFetches:
 
     def _rows_question(self, context: RequestContext, body: memoryview) -> "RowsQuestion | None":
         request: FetchRequest = self._decode(body)
-        sender = fetcher_of(context, request)
-        if sender.replica_id != CONSUMER_REPLICA_ID or sender.memory is not None:
-            return None
         scope = FetchScope(None, dict(requested_positions(request)), incremental=False)
         passes = FetchPasses(self._services, context, scope, request)
-        if passes.refuses_some or not scope.positions:
-            return None
-        return RowsQuestion(self, context, request, passes)
+        return RowsQuestion(self, context, request, passes) if passes.may_be_shared else None
 
     def encoded(self, response: FetchResponse) -> Buffers:
         """The body of a response."""

@@ -15,7 +15,7 @@ from moldau.network.context import RequestContext
 from moldau.protocol.messages.fetch import FetchRequest, FetchResponse
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.idle_followers import IdleFollower
-from moldau.replication.partition_interface import ReadOutcome, ReadRequest
+from moldau.replication.partition_interface import CONSUMER_REPLICA_ID, ReadOutcome, ReadRequest
 from moldau.replication.waiters import Waiter
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.handlers.records.fetch_rows import READ_COMMITTED, FetchedPosition, FetchRows, ends_wait
@@ -46,8 +46,7 @@ class Fetcher(NamedTuple):
     """The listener of the connection. None means that responses of this version name no leaders (KIP-951)."""
 
 
-def fetcher_of(context: RequestContext, request: FetchRequest) -> Fetcher:
-    """The sender of a request."""
+def _fetcher_of(context: RequestContext, request: FetchRequest) -> Fetcher:
     rack = request.rack_id if context.api_version >= 11 else None
     near = rack or context.connection.rack
     memory = context.connection.attributes if rack else None
@@ -99,7 +98,7 @@ class FetchPasses:
         self._services = services
         self._scope = scope
         self._request = request
-        self._fetcher = fetcher_of(context, request)
+        self._fetcher = _fetcher_of(context, request)
         self._forbidden = self._forbidden_to(context)
 
     @property
@@ -115,9 +114,12 @@ class FetchPasses:
         return {name for name in names if name is not None}
 
     @property
-    def refuses_some(self) -> bool:
-        """Whether the sender may not read some of the partitions."""
-        return bool(self._forbidden)
+    def may_be_shared(self) -> bool:
+        """Whether other consumers may get the result of a pass. A follower or a consumer that names its rack
+        has a result of its own, and a sender that may not read some partitions gets errors."""
+        fetcher = self._fetcher
+        is_any_consumer = fetcher.replica_id == CONSUMER_REPLICA_ID and fetcher.memory is None
+        return is_any_consumer and not self._forbidden and bool(self._scope.positions)
 
     def count_again(self, gathering: Gathering, times: int) -> None:
         """Count the records of a pass ``times`` times more, because other consumers get them, too."""

@@ -21,7 +21,7 @@ from moldau.replication.partition_interface import (
     ReadRequest,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.records.fetch_rows import READ_COMMITTED, ends_wait
+from moldau.server.handlers.records.fetch_rows import READ_COMMITTED, FetchRows, ends_wait
 from moldau.server.handlers.records.fetch_services import FailureOf, FetchServices
 from moldau.server.metadata.current_leaders import FETCH_VERSION as NAMING_VERSION
 from moldau.server.requests.fetch_sessions import (
@@ -92,9 +92,9 @@ class LoneFetches:
             return FetchTarget("", key.topic_id, key.partition)
         return FetchTarget(partition.topic, ZERO_UUID, key.partition)
 
-    def listener_name(self, context: RequestContext) -> str | None:
-        """The listener for which responses name leaders; None if they name no leaders (KIP-951)."""
-        return context.listener_name if self._names_leaders else None
+    def rows(self, context: RequestContext, scope: FetchScope) -> FetchRows:
+        """Begin a response as the general handler does."""
+        return self.services.rows(scope, context.listener_name if self._names_leaders else None)
 
 
 class LoneQuestion:
@@ -153,9 +153,8 @@ class LoneQuestion:
 
     def body(self, outcome: ReadOutcome) -> Buffers:
         fetches, scope = self._fetches, self._scope
-        listener_name = fetches.listener_name(self._context)
         if self._is_overtaken:
-            return fetches.encode(fetches.services.rows(scope, listener_name).response())
+            return fetches.encode(fetches.rows(self._context, scope).response())
         # An incremental response without news has no row.
         if _is_plain(outcome) and (outcome.size_bytes or scope is NO_SESSION):
             if scope is not NO_SESSION:
@@ -174,7 +173,7 @@ class LoneQuestion:
             )
         target = fetches.target(self._partition)
         position = SessionPosition(0, 0) if scope is NO_SESSION else scope.positions[target]
-        rows = fetches.services.rows(scope, listener_name)
+        rows = fetches.rows(self._context, scope)
         rows.add([(target, position, outcome)])
         return fetches.encode(rows.response())
 

@@ -11,7 +11,7 @@ SEEDS ?= 200
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers bench-tansu simulate kills cluster-kills list-kills docs lock clean
+.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers bench-tansu simulate kills cluster-kills list-kills spark-jar docs lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ check: $(STAMP) ## Check format, lint, types, calls in tests, floors, purity, de
 format: $(STAMP) ## Rewrite the sources in the project's format
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
+
+spark-jar: ## Build the jar that decodes records in Spark's JVM (needs Maven and Java 17)
+	mvn -q -B -f java/spark/pom.xml package -DbuildDirectory=$(CURDIR)/build/spark-jar
 
 bench: $(STAMP) ## Measure speed and memory; prints a table and writes bench/results
 	$(BIN)/python -m bench $(ARGS)

@@ -3,7 +3,8 @@
 Each row is a query that reads every value of the same diskless topic, with all columns decoded. The session
 is warm, so its code is already compiled. A separate column has the cost of a query for one record of each
 partition. CPU is the time of the driver, the JVM and the Python workers, without the CPU time of the broker.
-The benchmark needs PySpark and, for the comparison, the connector's jars (``tools/fetch_clients.py``).
+The benchmark needs PySpark. The connector's jars and this project's own jar, which ``tools/fetch_clients.py``
+fetches and builds, add readers to the table.
 """
 
 import argparse
@@ -22,23 +23,33 @@ from bench.measuring.process_tree import cpu_seconds, spent
 from bench.measuring.report import Report, environment, rounded
 
 CONNECTOR: Final = pathlib.Path(".tools/spark-kafka")
+SPARK_JAR: Final = pathlib.Path(".tools/moldau-spark/moldau-spark.jar")
 RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8
 WARM_UPS: Final = 3
 """Runs before the measured runs. The workers start in these runs, and the JVM compiles its code."""
 READERS: Final = {
-    "moldau, from objects": ("moldau", {}),
-    "moldau, through the broker": ("moldau", {"readFrom": "brokers"}),
+    "moldau, from objects, jvm": ("moldau", {"decodeIn": "jvm"}),
+    "moldau, through the broker, jvm": ("moldau", {"decodeIn": "jvm", "readFrom": "brokers"}),
+    "moldau, from objects": ("moldau", {"decodeIn": "python"}),
+    "moldau, through the broker": ("moldau", {"decodeIn": "python", "readFrom": "brokers"}),
     "kafka": ("kafka", {"startingOffsets": "earliest"}),
 }
+"""The format and the options of each reader. The first two need ``moldau-spark.jar``."""
 
 
 def bench_spark_source(report: Report, folder: pathlib.Path, plan: Plan) -> None:
     """For each record size, read a topic with each reader of :data:`READERS`."""
     from moldau.pipeline.session import open_session
 
-    jars = sorted(str(path) for path in CONNECTOR.glob("*.jar"))
-    readers = {name: reader for name, reader in READERS.items() if reader[0] != "kafka" or jars}
+    connector = sorted(str(path) for path in CONNECTOR.glob("*.jar"))
+    own = [str(SPARK_JAR)] if SPARK_JAR.exists() else []
+    jars = connector + own
+    readers = {
+        name: (source, options)
+        for name, (source, options) in READERS.items()
+        if (source != "kafka" or connector) and (options.get("decodeIn") != "jvm" or own)
+    }
     broker = DisklessMoldau(folder / "spark", ())
     session = open_session(f"local[{CORES},4]", **({"spark.jars": ",".join(jars)} if jars else {}))
     try:

@@ -18,6 +18,7 @@ import sys
 import tarfile
 
 HERE = pathlib.Path(__file__).resolve().parent / "clients"
+SPARK_JAR = pathlib.Path(__file__).resolve().parent.parent / "java" / "spark"
 TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 MERMAID_VERSION = "11.17.2"
@@ -77,6 +78,23 @@ def build_versioned_s3_server() -> None:
 def fetch_spark_connector() -> None:
     """Spark's Kafka connector into ``.tools/spark-kafka``."""
     _fetch_from_maven(HERE / "spark-kafka" / "pom.xml", TARGET / "spark-kafka")
+
+
+def build_spark_jar() -> None:
+    """The jar that decodes records in the JVM, into ``.tools/moldau-spark``. It is built from the sources in
+    ``java/spark``."""
+    sources = sorted(path for path in SPARK_JAR.rglob("*") if path.is_file() and "target" not in path.parts)
+    target = TARGET / "moldau-spark"
+    stamp = target / ".complete"
+    content = "\n".join(path.read_text() for path in sources)
+    if stamp.exists() and stamp.read_text() == content:
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(SPARK_JAR / "pom.xml"), "package", f"-DbuildDirectory={target}"],
+        check=True,
+    )
+    stamp.write_text(content)
 
 
 def fetch_avro() -> None:
@@ -172,6 +190,7 @@ def main() -> int:
         fetch_s3_server,
         build_versioned_s3_server,
         fetch_spark_connector,
+        build_spark_jar,
         fetch_avro,
         fetch_iceberg,
         fetch_node_modules,

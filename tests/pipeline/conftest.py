@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_support import connector_jars, iceberg_jars, missing_spark
+from spark_support import connector_jars, iceberg_jars, missing_spark, spark_jar
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,8 @@ def spark() -> Iterator[Any]:
     # By default a shuffle creates two hundred tasks. So many tasks would take seconds.
     settings = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     jars = connector_jars()
+    if (jar := spark_jar()) is not None:
+        jars.append(jar)
     if pyspark.__version__.startswith("4.0.") and (iceberg := iceberg_jars()):
         jars += iceberg
         settings["spark.sql.extensions"] = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

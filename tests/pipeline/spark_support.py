@@ -14,6 +14,9 @@ CONNECTOR = TOOLS / "spark-kafka"
 ICEBERG = TOOLS / "iceberg-spark"
 """Iceberg's jar for Spark 4.0, and a driver for its catalogs in SQLite."""
 
+SPARK_JAR = TOOLS / "moldau-spark" / "moldau-spark.jar"
+"""This project's jar for Spark, in the folder of ``tools/fetch_clients.py``."""
+
 
 def missing_spark() -> str | None:
     """The reason why tests on Spark are skipped here. With ``CI=true``, such tests fail instead."""
@@ -21,6 +24,11 @@ def missing_spark() -> str | None:
     if reason is not None and os.environ.get("CI") == "true":
         raise RuntimeError(reason)
     return reason
+
+
+def spark_jar() -> str | None:
+    """The jar that decodes records in the JVM; ``None`` if it was not built."""
+    return str(SPARK_JAR) if SPARK_JAR.exists() else None
 
 
 def connector_jars() -> list[str]:

@@ -17,10 +17,11 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
-from moldau.pipeline.source.columns import QueryColumns, schema_of_a_topic
+from moldau.pipeline.source.columns import schema_of_a_topic
 from moldau.pipeline.source.filters import Narrowing
 from moldau.pipeline.source.options import LATEST, SourceOptions, check_batch, parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
+from moldau.pipeline.source.unit_rows import UnitRows
 from moldau.pipeline.source.units import ask, plan
 from moldau.pipeline.spark_versions import HAS_FILTERS, HAS_READ_LIMITS, note_missing
 from moldau.pipeline.tasks import one_line_errors, settle
@@ -114,7 +115,7 @@ class MoldauReader(DataSourceReader):
 
     def __init__(self, schema: StructType, topics: list[TopicRanges], options: SourceOptions) -> None:
         settle()
-        self._columns = QueryColumns(schema)
+        self._rows = UnitRows(schema, options)
         self._topics = topics
         self._options = options
         self._narrowing = Narrowing()
@@ -153,7 +154,7 @@ class MoldauReader(DataSourceReader):
         return [replace_start(one, firsts[one.partition]) for one in cut]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        return self._columns.read_unit(partition, self._narrowing.timestamp_us)
+        return self._rows.read(partition, self._narrowing.timestamp_us)
 
 
 class _Pushing:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from spark_support import connector_jars, missing_spark
+from spark_support import connector_jars, missing_jars, missing_spark, spark_jar
 
 import moldau.testing
 
@@ -77,6 +77,14 @@ def produce(node: moldau.testing.Node, topic: str, start: int, end: int, partiti
     assert producer.flush(60) == 0
 
 
+@pytest.fixture(params=["python", "jvm"])
+def decode_in(request: pytest.FixtureRequest) -> str:
+    """Where records are decoded: in Python, or in the JVM, which needs a jar."""
+    if request.param == "jvm" and spark_jar() is None:
+        missing_jars("moldau-spark.jar")
+    return str(request.param)
+
+
 def reader(
     spark: SparkSession, node: moldau.testing.Node, source: str = "moldau", **options: Any
 ) -> DataFrame:
@@ -85,8 +93,10 @@ def reader(
 
 
 @pytest.mark.every_spark
-def test_filters_are_pushed_and_change_nothing(spark: SparkSession, node: moldau.testing.Node) -> None:
-    frame = reader(spark, node, subscribe="diskless", includeHeaders="true")
+def test_filters_are_pushed_and_change_nothing(
+    spark: SparkSession, node: moldau.testing.Node, decode_in: str
+) -> None:
+    frame = reader(spark, node, subscribe="diskless", includeHeaders="true", decodeIn=decode_in)
     condition = (
         "partition IN (0, 2) AND offset >= 10 AND offset < 250"
         " AND timestamp >= timestamp_millis(1000300) AND timestamp < timestamp_millis(1000600)"
@@ -120,15 +130,16 @@ def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 @pytest.mark.every_spark
 def test_a_stream_continues_where_its_checkpoint_says(
-    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path
+    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path, decode_in: str
 ) -> None:
-    create(node, "stream", 2)
-    produce(node, "stream", 0, 100, 2)
+    topic = f"stream-{decode_in}"
+    create(node, topic, 2)
+    produce(node, topic, 0, 100, 2)
 
     def run() -> StreamingQuery:
         stream = spark.readStream.format("moldau").option("kafka.bootstrap.servers", node.bootstrap_servers)
         frame = stream.options(
-            subscribe="stream", startingOffsets="earliest", maxOffsetsPerTrigger="60"
+            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="60", decodeIn=decode_in
         ).load()
         writer = frame.selectExpr("partition", "offset", "CAST(value AS STRING) AS value").writeStream
         writer = writer.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -138,8 +149,8 @@ def test_a_stream_continues_where_its_checkpoint_says(
     counts = [progress["numInputRows"] for progress in first.recentProgress if progress["numInputRows"]]
     assert counts == ([60, 40] if HAS_READ_LIMITS else [100])
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    admin.create_partitions([NewPartitions("stream", 3)])["stream"].result(60)
-    produce(node, "stream", 100, 150, 3)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
+    produce(node, topic, 100, 150, 3)
     run()
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(int(row.value) for row in rows) == list(range(150))
@@ -204,18 +215,19 @@ def test_a_batch_job_writes_rows(spark: SparkSession, node: moldau.testing.Node,
 
 @pytest.mark.every_spark
 def test_records_that_spark_has_consolidated_are_read_as_before(
-    spark: SparkSession, node: moldau.testing.Node
+    spark: SparkSession, node: moldau.testing.Node, decode_in: str
 ) -> None:
-    create(node, "consolidated", 3)
+    topic = f"consolidated-{decode_in}"
+    create(node, topic, 3)
     for start in range(0, RECORDS, 100):
-        produce(node, "consolidated", start, start + 100)
-    job = ConsolidateJob(node.bootstrap_servers, ("consolidated",), unit_bytes=4_000)
+        produce(node, topic, start, start + 100)
+    job = ConsolidateJob(node.bootstrap_servers, (topic,), unit_bytes=4_000)
     report = consolidate_once(job, SparkPool("local[2,2]").units("consolidate"))
     assert report["segments"] > 3
     assert report["units"] > 1
     assert report["failures"] == []
-    produce(node, "consolidated", RECORDS, RECORDS + 90)
-    rows = reader(spark, node, subscribe="consolidated").collect()
+    produce(node, topic, RECORDS, RECORDS + 90)
+    rows = reader(spark, node, subscribe=topic, decodeIn=decode_in).collect()
     assert sorted(int(row.value) for row in rows) == list(range(RECORDS + 90))
     assert len({(row.partition, row.offset) for row in rows}) == RECORDS + 90
 
@@ -233,12 +245,12 @@ def connector() -> None:
 @pytest.mark.java
 @pytest.mark.parametrize("topic", ["diskless", "classic"])
 def test_the_kafka_connector_reads_the_same(
-    spark: SparkSession, node: moldau.testing.Node, topic: str
+    spark: SparkSession, node: moldau.testing.Node, topic: str, decode_in: str
 ) -> None:
     connector()
     options = {"subscribe": topic, "startingOffsets": "earliest", "includeHeaders": "true"}
     theirs = reader(spark, node, "kafka", **options)
-    ours = reader(spark, node, **options)
+    ours = reader(spark, node, **options, decodeIn=decode_in)
     assert theirs.schema.simpleString() == ours.select(theirs.columns).schema.simpleString()
     rows = {tuple(map(str, row)) for row in theirs.collect()}
     assert rows == {tuple(map(str, row)) for row in ours.select(theirs.columns).collect()}

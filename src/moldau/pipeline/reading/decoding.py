@@ -72,7 +72,7 @@ class FoundBatch(NamedTuple):
     """Records before this offset are deleted, although the batch still contains them."""
 
 
-class Opened(NamedTuple):
+class OpenedBatch(NamedTuple):
     """The header of a batch, and the decompressed bytes of its records."""
 
     header: BatchHeader
@@ -81,7 +81,7 @@ class Opened(NamedTuple):
     first_offset: int = 0
 
 
-def _open(found: FoundBatch) -> Opened | None:
+def _open(found: FoundBatch) -> OpenedBatch | None:
     """Check and decompress a batch. Its header gets the values of the coordinator. The result is ``None`` for
     a control batch."""
     data, partition, base_offset, append_time_ms, first_offset = found
@@ -105,7 +105,19 @@ def _open(found: FoundBatch) -> Opened | None:
     if append_time_ms is not None:
         attributes = header.attributes | TIMESTAMP_TYPE_BIT
         header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
-    return Opened(header, content, partition, first_offset)
+    return OpenedBatch(header, content, partition, first_offset)
+
+
+def open_batches(batches: Iterable[FoundBatch], ranges: Mapping[int, OffsetRange]) -> Iterator[OpenedBatch]:
+    """Check and decompress the batches that have offsets in the range of their partition. Control batches are
+    skipped. Raises the errors of :func:`decode_found`, except for malformed records."""
+    for found in batches:
+        opened = _open(found)
+        if opened is None:
+            continue
+        within = ranges[opened.partition]
+        if opened.header.last_offset >= within.start and opened.header.base_offset < within.end:
+            yield opened
 
 
 def decode(
@@ -136,18 +148,11 @@ def decode_found(
     ranges = {one.partition: one for one in wanted}
     schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])
     with _scratch() as scratch:
-        pending: list[Opened] = []
+        pending: list[OpenedBatch] = []
         size = 0
-        for found in batches:
-            opened = _open(found)
-            if opened is None:
-                continue
-            header, data, partition, _ = opened
-            within = ranges[partition]
-            if header.last_offset < within.start or header.base_offset >= within.end:
-                continue
+        for opened in open_batches(batches, ranges):
             pending.append(opened)
-            size += len(data)
+            size += len(opened.data)
             if size >= chunk_bytes:
                 yield from _non_empty(_decode_opened(pending, ranges, schema, scratch))
                 pending, size = [], 0
@@ -161,7 +166,7 @@ def _non_empty(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _decode_opened(
-    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], schema: Any, scratch: "_ChunkMemory"
+    batches: Sequence[OpenedBatch], ranges: Mapping[int, OffsetRange], schema: Any, scratch: "_ChunkMemory"
 ) -> pa.RecordBatch:
     """The records of some opened batches that are in the wanted ranges."""
     names = frozenset(schema.names)
@@ -201,7 +206,7 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 
 
 def _wanted(
-    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
+    batches: Sequence[OpenedBatch], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
     """A mask of the records that are in the range of their partition. ``None`` means that all records are in
     it, which is the usual case."""
@@ -415,7 +420,7 @@ def _text(names: pa.Array) -> pa.Array:
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
 
 
-def _timestamps(batches: Sequence[Opened], counts: Longs, deltas: Longs, offsets: Longs) -> pa.Array:
+def _timestamps(batches: Sequence[OpenedBatch], counts: Longs, deltas: Longs, offsets: Longs) -> pa.Array:
     headers = [batch.header for batch in batches]
     appended = [header.timestamp_type is TimestampType.LOG_APPEND_TIME for header in headers]
     base = [

@@ -3,13 +3,16 @@
 import mmap
 import os
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
 
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
 from moldau.objects.retrying import RetryPolicy
 from moldau.objects.storage import ObjectNotFoundError, ObjectStorage, StorageError, check_key
+from moldau.runtime.buffers import Buffer
 from moldau.runtime.machine import Machine
 
 RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
@@ -53,8 +56,9 @@ class MappedFiles:
         if size <= 0:
             return memoryview(b"")
         before = offset % mmap.ALLOCATIONGRANULARITY
+        path = f"{self._root}/{key}"
         try:
-            descriptor = os.open(f"{self._root}/{key}", os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise ObjectNotFoundError(key) from None
         except OSError as error:
@@ -63,9 +67,34 @@ class MappedFiles:
             if os.fstat(descriptor).st_size < offset + size:
                 raise StorageError(f"{key} ends before byte {offset + size}", transient=False)
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-            mapped = mmap.mmap(
+            mapped = _MappedRange(
                 descriptor, before + size, flags=flags, prot=mmap.PROT_READ, offset=offset - before
             )
         finally:
             os.close(descriptor)
+        mapped.path, mapped.position = path, offset - before
         return memoryview(mapped)[before:]
+
+
+class _MappedRange(mmap.mmap):
+    """A mapped range of a file, with its path and the position of its first byte."""
+
+    path: str
+    position: int
+
+
+class FilePlace(NamedTuple):
+    """The place of some bytes: a local file, and the position of the first byte in it."""
+
+    path: str
+    position: int
+
+
+def place_of(data: Buffer) -> FilePlace | None:
+    """The place of bytes that :class:`MappedFiles` has returned, or of a part of them; ``None`` for other
+    bytes."""
+    mapped = data.obj if isinstance(data, memoryview) else None
+    if not isinstance(mapped, _MappedRange) or not data:
+        return None
+    distance = pa.py_buffer(data).address - pa.py_buffer(mapped).address
+    return FilePlace(mapped.path, mapped.position + distance)

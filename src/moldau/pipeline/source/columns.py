@@ -1,7 +1,6 @@
 """The columns of a topic in Spark. Batches of records are converted to Arrow record batches with the query's
 schema. Each Arrow batch has about one MiB."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -10,17 +9,12 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.reading.broker import TopicGoneError
-from moldau.pipeline.reading.decoding import SCHEMA, FoundBatch, decode_found
-from moldau.pipeline.reading.fetching import fetch_found
+from moldau.pipeline.reading.decoding import SCHEMA, decode_found
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.topic_source import TopicSource
 from moldau.pipeline.source.filters import NumberBounds
-from moldau.pipeline.source.units import UnitPartition
+from moldau.pipeline.source.unit_batches import batches_of_unit
 from moldau.pipeline.spark_versions import arrow_schema
-from moldau.pipeline.tasks import one_line_errors, settle
-
-logger = logging.getLogger(__name__)
 
 _COLUMNS: Final = (
     "key BINARY, value BINARY, topic STRING NOT NULL, partition INT NOT NULL, offset LONG NOT NULL,"
@@ -51,13 +45,12 @@ class QueryColumns:
         self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: NumberBounds
     ) -> Iterator[Any]:
         """The unit's records whose timestamps are within the limits, as record batches."""
-        settle()
         wanted = set(self._schema.names)
         bounded = timestamp_us != NumberBounds()
         if bounded:
             wanted.add("timestamp")
         topics = pa.array([], pa.string())
-        for found in decode_found(_going_on(source, unit), unit, wanted):
+        for found in decode_found(batches_of_unit(source, unit), unit, wanted):
             rows = _within(found, timestamp_us) if bounded else found
             if len(topics) < rows.num_rows:
                 topics = pa.repeat(pa.scalar(source.topic), rows.num_rows)
@@ -65,13 +58,6 @@ class QueryColumns:
             count = max(1, shaped.num_rows * ROWS_BYTES // max(1, shaped.nbytes))
             for start in range(0, shaped.num_rows, count):
                 yield shaped.slice(start, count)
-
-    def read_unit(self, partition: Any, timestamp_us: NumberBounds | None = None) -> Iterator[Any]:
-        """Read a unit. ``None`` gives an empty result, because Spark passes ``None`` if the list of
-        partitions is empty."""
-        if isinstance(partition, UnitPartition):
-            with one_line_errors():
-                yield from self.read(partition.source, partition.unit, timestamp_us or NumberBounds())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
         """The query's columns, in the order of the query. ``topics`` contains the topic's name at least once
@@ -83,17 +69,6 @@ class QueryColumns:
         if not columns:  # a query that only counts rows needs no column
             return rows
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Read a unit. If the topic is deleted during the read, the result ends with the records that were
-    already read. If the options do not allow a loss of records, this raises :class:`ToolError` instead."""
-    try:
-        yield from fetch_found(source, unit)
-    except TopicGoneError as error:
-        if not source.may_lose:
-            raise ToolError(f"{error} (failOnDataLoss=false skips these records)") from error
-        logger.warning("data was lost: %s", error)
 
 
 def _within(rows: Any, span: NumberBounds) -> Any:

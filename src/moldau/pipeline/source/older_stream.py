@@ -14,10 +14,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from moldau.pipeline.source.columns import QueryColumns
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.stream_offsets import StreamOffsets
 from moldau.pipeline.source.stream_plan import StreamPlanner
+from moldau.pipeline.source.unit_rows import UnitRows
 from moldau.pipeline.spark_versions import note_missing
 from moldau.pipeline.tasks import one_line_errors
 
@@ -28,7 +28,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)
-        self._columns = QueryColumns(schema)
+        self._rows = UnitRows(schema, options)
         self._position: StreamOffsets | None = None
         """The end of the last planned batch."""
         self._first_end: StreamOffsets | None = None
@@ -67,4 +67,4 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
         return self._planner.partitions(before, after)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return self._columns.read_unit(partition)
+        return self._rows.read(partition)

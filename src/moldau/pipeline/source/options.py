@@ -59,7 +59,9 @@ CONNECTOR: Final = (
 )
 """Options of Spark's Kafka connector, apart from configurations of Kafka's clients."""
 FIRST_BATCH: Final = "firstTransactionalBatch"
-_KNOWN: Final = (*CONNECTOR, "readFrom", FIRST_BATCH)
+DECODE_IN: Final = "decodeIn"
+JVM: Final = "jvm"
+_KNOWN: Final = (*CONNECTOR, "readFrom", DECODE_IN, FIRST_BATCH)
 _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -113,6 +115,9 @@ class SourceOptions:
     storage: Mapping[str, str]
     """Options whose names begin with ``diskless.storage.`` or ``rsm.config.``."""
     from_brokers: bool
+    decode_in: str | None
+    """The option ``decodeIn``: ``jvm`` or ``python``. ``None`` means the JVM if the session has the jar for
+    it, and otherwise Python."""
     rack: str
     """The option ``kafka.client.rack``: the rack of the tasks; empty if it is not known."""
     topic: str | None
@@ -149,6 +154,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     read_from = found.get("readFrom", "objects").lower()
     if read_from not in ("objects", "brokers"):
         raise ToolError(f"option 'readFrom' is objects or brokers, not {read_from!r}")
+    decode_in = found[DECODE_IN].lower() if DECODE_IN in found else None
+    if decode_in not in (None, JVM, "python"):
+        raise ToolError(f"option {DECODE_IN!r} is jvm or python, not {found[DECODE_IN]!r}")
     if sum(name in found for name in _STRATEGIES) > 1:
         raise ToolError(_ONE_STRATEGY)
     pattern = found.get("subscribePattern")
@@ -176,6 +184,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         committed_only=isolation == "read_committed",
         storage=storage,
         from_brokers=read_from == "brokers",
+        decode_in=decode_in,
         rack=found.get(CLIENT_RACK, "").strip(),
         topic=found.get("topic"),
         compression=_compression(found.get(COMPRESSION, "none")),

@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from moldau.pipeline.source.columns import QueryColumns
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.stream_offsets import StreamOffsets
 from moldau.pipeline.source.stream_plan import StreamPlanner
+from moldau.pipeline.source.unit_rows import UnitRows
 from moldau.pipeline.tasks import one_line_errors
 
 
@@ -27,7 +27,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)
-        self._columns = QueryColumns(schema)
+        self._rows = UnitRows(schema, options)
         self._target: StreamOffsets | None = None
         """The end of a query that reads only the existing records."""
 
@@ -67,4 +67,4 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.partitions(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return self._columns.read_unit(partition)
+        return self._rows.read(partition)

@@ -1,0 +1,43 @@
+"""The rows of a unit: records with the query's columns, or batches for a JVM that decodes records itself."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.source.batch_rows import BATCH_COLUMNS, BATCH_PREFIX, BatchRows
+from moldau.pipeline.source.columns import QueryColumns
+from moldau.pipeline.source.filters import NumberBounds
+from moldau.pipeline.source.options import DECODE_IN, JVM, SourceOptions
+from moldau.pipeline.source.units import UnitPartition
+from moldau.pipeline.tasks import one_line_errors, settle
+
+
+class UnitRows:
+    """Reads units with the columns of a query. Raises :class:`ToolError` for unknown columns."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._rows = _rows_of(schema, options)
+
+    def read(self, partition: Any, timestamp_us: NumberBounds | None = None) -> Iterator[Any]:
+        """Read a unit. ``None`` gives an empty result, because Spark passes ``None`` if the list of
+        partitions is empty."""
+        if isinstance(partition, UnitPartition):
+            settle()
+            with one_line_errors():
+                yield from self._rows.read(partition.source, partition.unit, timestamp_us or NumberBounds())
+
+
+def _rows_of(schema: StructType, options: SourceOptions) -> BatchRows | QueryColumns:
+    if schema.names == BATCH_COLUMNS.names:
+        return BatchRows()
+    if any(name.startswith(BATCH_PREFIX) for name in schema.names):
+        raise ToolError("moldau-spark.jar is of another version of Moldau: build it again")
+    columns = QueryColumns(schema)
+    if options.decode_in == JVM:
+        raise ToolError(
+            f"option {DECODE_IN!r} is jvm, but the session has no moldau-spark.jar,"
+            " or the query gives columns types of its own"
+        )
+    return columns

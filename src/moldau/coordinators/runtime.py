@@ -209,6 +209,12 @@ class CoordinatorRuntime(Generic[S, R]):
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.read(operation)
 
+    def peek(self, partition: int, operation: Callable[[S, int], T]) -> T | None:
+        """Read a shard without waiting for commits; see ``ShardHost.peek``. The result is None if this node
+        does not lead the partition."""
+        host = self._place(partition).host
+        return None if host is None else host.peek(operation)
+
     def read_in_turns(
         self,
         partition: int,

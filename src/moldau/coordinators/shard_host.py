@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard[Any])
+T = TypeVar("T")
 
 RELOAD_DELAY_S = 0.5
 RELOAD_DELAY_MAX_S = 30.0
@@ -219,6 +220,14 @@ class ShardHost(Generic[S, R]):
         else:
             self._answer(future, response)
         return future
+
+    def peek(self, operation: Callable[[S, int], T]) -> T | None:
+        """Run ``operation(shard, committed_end)`` now, without waiting for commits. The operation must itself
+        ignore what records at or after ``committed_end`` have decided. The result is None if the shard is
+        not loaded."""
+        if self.state is not HostState.ACTIVE:
+            return None
+        return operation(self._shard, self.committed_end)
 
     def stop(self) -> None:
         """Stop leading immediately: all waiting requests get NOT_COORDINATOR."""

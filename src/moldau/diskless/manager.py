@@ -13,7 +13,7 @@ from typing import Protocol
 
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.topics_image import Topic
-from moldau.coordinators.diskless.calls import FileToHandOver, GuardToIssue, RetentionPolicy
+from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.bill import watch_bill
@@ -24,6 +24,7 @@ from moldau.diskless.image_sync import ImageSync, TopicKeeper
 from moldau.diskless.known_store import KnownStore
 from moldau.diskless.object_keys import ObjectOrigin
 from moldau.diskless.partition.gateway_partition import DisklessPassage
+from moldau.diskless.partition.local_guards import GuardKeeper, GuardsOfLedCoordinators
 from moldau.diskless.partition.moving_coordinators import MovingCoordinators
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
@@ -56,13 +57,11 @@ from moldau.storage.log.config import LogConfig
 logger = logging.getLogger(__name__)
 
 
-class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordinators, Protocol):
+class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordinators, GuardKeeper, Protocol):
     """The coordinators that this broker leads (``DisklessCoordinator``)."""
 
     @property
     def settings(self) -> CoordinatorTimes: ...
-
-    def known_guard(self, coordinator_id: int, wanted: GuardToIssue) -> int: ...
 
 
 class AllCoordinators(FileWitness, Protocol):
@@ -155,7 +154,7 @@ class DisklessManager:
             writer=self.writer,
             deleter=coordinator,
             transactions=coordinator,
-            known_guard=self._known_guard,
+            guards=GuardsOfLedCoordinators(coordinator.coordinator_of, local),
             cold_reads=self.cold_reads,
             lookup=self._lookup,
             moving=moving,
@@ -274,13 +273,6 @@ class DisklessManager:
             initial_delay_ms=initial_delay_ms,
             unexpected=self._machine.unexpected,
         )
-
-    def _known_guard(self, wanted: GuardToIssue) -> int:
-        try:
-            owner = self._coordinator.coordinator_of(wanted.topic_id, wanted.partition_index)
-        except KafkaError:
-            return 0
-        return self._local.known_guard(owner, wanted)
 
     async def start(self, *, had_coordinators: bool = False) -> None:
         """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used;

@@ -207,6 +207,11 @@ class ProducerTurn(Protocol):
         """Append after the earlier batches of the producer. ``append`` may raise ``KafkaError``."""
         ...
 
+    def is_confirmed(self) -> bool:
+        """Whether it is already known that the partition belongs to the producer's transaction, so that
+        :meth:`verify` is not needed. Raises ``KafkaError``."""
+        ...
+
     def verify(self) -> Awaitable[None]:
         """Wait until the coordinator has confirmed that the partition belongs to the producer's transaction.
 

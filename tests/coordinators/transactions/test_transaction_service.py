@@ -52,6 +52,43 @@ async def _no_marker_is_written_before_the_outcome_is_committed() -> None:
     await service.close()
 
 
+async def _only_committed_records_confirm_a_partition() -> None:
+    log = MemoryLog()
+    service = new_service(RecordingWriter())
+    assert not service.confirms("orders", ProducerIdentity(100, 0), T0)  # no coordinator is here
+    service.runtime.load(0, 5, log)
+    await service.runtime.until_loaded(0)
+    answer = await service.init_producer(Initialization("orders", 60_000))
+    producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    assert not service.confirms("orders", producer, T0)
+    log.held = True
+    adding = asyncio.ensure_future(service.add_partitions("orders", producer, [T0], 0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not service.confirms("orders", producer, T0)
+    log.commit()
+    await adding
+    assert service.confirms("orders", producer, T0)
+    assert (await service.verify("orders", producer, [T0]))[T0] is ErrorCode.none
+    assert not service.confirms("orders", producer, T1)
+    assert not service.confirms("others", producer, T0)
+    for other in (ProducerIdentity(producer.producer_id, 1), ProducerIdentity(7, 0)):
+        assert not service.confirms("orders", other, T0)
+    with pytest.raises(KafkaError, match="empty"):
+        service.confirms("", producer, T0)
+    ending = asyncio.ensure_future(service.end(Ending("orders", producer, True, 0)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not service.confirms("orders", producer, T0)  # the end is decided, although not committed
+    log.commit()
+    await ending
+    log.held = False
+    await until_done(service, "orders")
+    assert not service.confirms("orders", producer, T0)
+    await service.close()
+    assert not service.confirms("orders", producer, T0)
+
+
 async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     writer, log = RecordingWriter(), MemoryLog()
     writer.deaf = {T1}
@@ -166,6 +203,10 @@ def test_a_waiting_request_ends_with_its_coordinator() -> None:
 
 def test_every_partition_gets_its_marker_before_the_end_is_written() -> None:
     asyncio.run(_every_partition_gets_its_marker_before_the_end_is_written())
+
+
+def test_only_committed_records_confirm_a_partition() -> None:
+    asyncio.run(_only_committed_records_confirm_a_partition())
 
 
 def test_no_marker_is_written_before_the_outcome_is_committed() -> None:

@@ -16,6 +16,7 @@ from moldau.coordinators.diskless.calls import (
     MarkerToWrite,
     ProducersOfPartition,
 )
+from moldau.diskless.partition.local_guards import LocalGuards, NoLocalGuards
 from moldau.diskless.partition.transactions import DisklessTransactions
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, TransactionalBatch
@@ -53,6 +54,7 @@ class Turn:
 
     has_own_epoch: bool
     is_free: bool = True
+    is_known: bool = False
     verifications: list[int] = field(default_factory=list)
     during_check: Callable[[], None] = lambda: None
 
@@ -63,9 +65,25 @@ class Turn:
 
         return asyncio.ensure_future(later())
 
+    def is_confirmed(self) -> bool:
+        return self.is_known
+
     async def verify(self) -> None:
         self.verifications.append(1)
         self.during_check()
+
+
+class LedCoordinator:
+    """The coordinator's guards, on the broker that leads the coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def known(self, wanted: GuardToIssue) -> int:
+        return self._coordinator.number
+
+    def issue(self, wanted: GuardToIssue) -> int:
+        return self._coordinator.number
 
 
 class House:
@@ -76,10 +94,8 @@ class House:
         self.turn = Turn(has_own_epoch)
         self.stored = 0
 
-        def known_guard(wanted: GuardToIssue) -> int:
-            return self.coordinator.number if leads_coordinator else 0
-
-        self.partition = DisklessTransactions(KEY, self.coordinator, known_guard, self._append)
+        guards: LocalGuards = LedCoordinator(self.coordinator) if leads_coordinator else NoLocalGuards()
+        self.partition = DisklessTransactions(KEY, self.coordinator, guards, self._append)
 
     def _append(self, records: memoryview, *, guard: int, **terms: Any) -> AppendAnswer:
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
@@ -136,6 +152,31 @@ async def _the_leader_of_the_coordinator_needs_no_request() -> None:
     assert house.stored == 5
 
 
+async def _a_confirmed_transaction_needs_no_request() -> None:
+    house = House(has_own_epoch=False, leads_coordinator=True)
+    house.turn.is_known = True
+    for _ in range(2):
+        assert await house.send() is ErrorCode.none
+    house.coordinator.replace_guard()  # a marker
+    assert await house.send() is ErrorCode.none
+    assert house.work == (0, 0)
+    house.turn.is_free = False
+    assert await house.send() is ErrorCode.none
+    house.turn.is_known = False  # the next transaction
+    house.coordinator.replace_guard()
+    assert await house.send() is ErrorCode.none
+    assert house.work == (1, 1)
+    assert house.stored == 5
+
+
+async def _another_broker_issues_the_guard_of_a_confirmed_transaction() -> None:
+    house = House(has_own_epoch=True)
+    house.turn.is_known = True
+    for _ in range(2):
+        assert await house.send() is ErrorCode.none
+    assert house.work == (1, 1)
+
+
 async def _a_refused_guard_is_not_kept() -> None:
     house = House(has_own_epoch=True)
     assert await house.send() is ErrorCode.none
@@ -180,6 +221,8 @@ async def _a_batch_waits_for_earlier_batches() -> None:
         _an_epoch_needs_one_guard,
         _without_epochs_each_batch_needs_a_request,
         _the_leader_of_the_coordinator_needs_no_request,
+        _a_confirmed_transaction_needs_no_request,
+        _another_broker_issues_the_guard_of_a_confirmed_transaction,
         _a_refused_guard_is_not_kept,
         _a_marker_that_arrives_during_the_check_refuses_the_batch,
         _a_batch_without_response_needs_a_request,

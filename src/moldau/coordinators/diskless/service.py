@@ -211,6 +211,14 @@ class DisklessCoordinator:
             ],
         )
 
+    def issue_guard(self, coordinator_id: int, wanted: calls.GuardToIssue) -> int:
+        """Issue a guard without waiting for commits, if this node leads the coordinator; 0 if no guard can be
+        issued now."""
+        host = self.runtime.led(coordinator_id)
+        if host is None or host.state is not HostState.ACTIVE:
+            return 0
+        return host.shard.guard(wanted, 1 + self._machine.entropy.randrange(_GUARD_NUMBERS)).guard
+
     def known_guard(self, coordinator_id: int, wanted: calls.GuardToIssue) -> int:
         """The valid guard of a producer at a coordinator that this node leads; 0 if there is none. The guard
         may become invalid before a batch is committed with it, like every guard."""

@@ -140,6 +140,18 @@ class TransactionService:
             transactional_id, lambda shard, now_ms: shard.verify(transactional_id, producer, partitions)
         )
 
+    def confirms(self, transactional_id: str, producer: ProducerIdentity, partition: TopicPartition) -> bool:
+        """Whether this node leads the coordinator of the transactional id, and a committed record says that
+        the partition belongs to the transaction. Otherwise :meth:`verify` finds out more."""
+        return bool(
+            self.runtime.peek(
+                self.partition_of(transactional_id),
+                lambda shard, committed_end: shard.confirms(
+                    transactional_id, producer, partition, committed_end
+                ),
+            )
+        )
+
     async def end(self, request: Ending) -> ProducerAnswer:
         """Handle EndTxn. The response is sent when the end is decided. The markers are written later."""
         return await self._with_new_id(

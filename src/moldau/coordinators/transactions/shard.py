@@ -111,7 +111,8 @@ class TransactionShard:
         self._level = level
         self._on_prepared = on_prepared
         self._max_batch_bytes = max_batch_bytes
-        self._ongoing: dict[str, None] = {}
+        self._ongoing: dict[str, int] = {}
+        """The offsets of the newest records of ongoing transactions."""
         self._prepared: dict[str, int] = {}
         """The offsets of the records that prepared transactions."""
         self._unreadable: set[str] = set()
@@ -135,7 +136,7 @@ class TransactionShard:
             return
         self.by_id[name] = value
         if value.state is TransactionPhase.ONGOING:
-            self._ongoing[name] = None
+            self._ongoing[name] = offset
         elif value.state.is_prepared:
             self._prepared[name] = offset
             self._on_prepared()
@@ -301,6 +302,21 @@ class TransactionShard:
             each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
             for each in partitions
         }
+
+    def confirms(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partition: TopicPartition,
+        committed_end: int,
+    ) -> bool:
+        """Whether a record before ``committed_end`` says that the partition belongs to the producer's ongoing
+        transaction, and no later record about the transactional id exists. Then :meth:`verify` would confirm
+        the partition."""
+        if self._ongoing.get(transactional_id, committed_end) >= committed_end:
+            return False
+        found = self.by_id[transactional_id]
+        return found.identity == producer and not producer.is_for_fencing and partition in found.partitions
 
     def _check_size(self, transactional_id: str, value: Transaction) -> None:
         topics = {topic for topic, _ in value.partitions}

@@ -68,9 +68,7 @@ class DisklessPassage(WithoutLog):
         self._topic = topic
         self._appends = PartitionAppends(key, _NoReplica(), services, config, traffic)
         self.append = self._appends.append
-        self.transactions = DisklessTransactions(
-            key, services.transactions, services.known_guard, self.append
-        )
+        self.transactions = DisklessTransactions(key, services.transactions, services.guards, self.append)
 
     @property
     def config(self) -> LogConfig:

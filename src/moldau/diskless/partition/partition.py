@@ -71,7 +71,7 @@ class DisklessPartition(WithoutLog):
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
         self.transactions = DisklessTransactions(
-            cache.key, services.transactions, services.known_guard, self.append
+            cache.key, services.transactions, services.guards, self.append
         )
 
     def begin_remote(self, part: RemoteRecords) -> None:

@@ -1,6 +1,6 @@
 """The services that all diskless partitions of a broker share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from moldau.coordinators.diskless.calls import (
     OffsetToDelete,
     ProducersOfPartition,
 )
+from moldau.diskless.partition.local_guards import LocalGuards, NoLocalGuards
 from moldau.diskless.partition.moving_coordinators import MovingCoordinators
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
@@ -71,8 +72,7 @@ class PartitionServices:
     writer: BatchWriter
     deleter: RecordDeleter
     transactions: TransactionParts
-    known_guard: Callable[[GuardToIssue], int] = lambda wanted: 0
-    """Returns the valid guard of a producer if this broker leads the partition's coordinator; otherwise 0."""
+    guards: LocalGuards = field(default_factory=NoLocalGuards)
     cold_reads: ColdReads
     """Reads of records that are not in a local cache."""
     lookup: WalOffsetLookup

@@ -9,12 +9,13 @@ batch with a guard that is no longer valid is not committed, and the producer se
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite
 from moldau.diskless.partition.client_errors import client_error
+from moldau.diskless.partition.local_guards import LocalGuards
 from moldau.diskless.partition.services import TransactionParts
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.partition_interface import (
@@ -67,22 +68,21 @@ class DisklessTransactions:
         self,
         key: PartitionKey,
         coordinator: TransactionParts,
-        known_guard: Callable[[GuardToIssue], int],
+        guards: LocalGuards,
         append: GuardedAppend,
     ) -> None:
-        """``known_guard`` returns the valid guard of a producer if this broker leads the partition's
-        coordinator; otherwise 0."""
         self._key = key
         self._coordinator = coordinator
-        self._known_guard = known_guard
+        self._guards = guards
         self._append = append
         self._verified: dict[int, _Verified] = {}
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         """Append with the guard of the producer's open transaction, or request a guard first."""
-        guard = self._kept_guard(batch, turn)
-        if guard and turn.is_free:
-            return self._write(batch, guard)
+        if turn.is_free:
+            guard = self._kept_guard(batch, turn) or self._confirmed_guard(batch, turn)
+            if guard:
+                return self._write(batch, guard)
         return turn.wait(partial(self._guarded, batch.kept(), turn))
 
     def _kept_guard(self, batch: TransactionalBatch, turn: ProducerTurn) -> int:
@@ -102,7 +102,18 @@ class DisklessTransactions:
         if turn.has_own_epoch:
             return verified.guard
         wanted = GuardToIssue(*self._key, batch.producer_id, batch.producer_epoch)
-        return verified.guard if self._known_guard(wanted) == verified.guard else 0
+        return verified.guard if self._guards.known(wanted) == verified.guard else 0
+
+    def _confirmed_guard(self, batch: TransactionalBatch, turn: ProducerTurn) -> int:
+        """A guard that this broker issues itself, if it knows that the partition belongs to the transaction;
+        otherwise 0. No marker can arrive between the two steps."""
+        if not turn.is_confirmed():
+            return 0
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        guard = self._guards.issue(GuardToIssue(*self._key, producer_id, epoch))
+        if guard:
+            self._keep(producer_id, _Verified(epoch, guard))
+        return guard
 
     async def _guarded(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         guard = self._kept_guard(batch, turn)

@@ -67,22 +67,34 @@ class ClassicTransactions:
         if not replica.is_leader:
             # The append refuses the batch, because this replica is not the leader.
             return self._append(batch)
-        if replica.guards.is_open(batch.producer_id, batch.producer_epoch) and turn.is_free:
+        guards, producer = replica.guards, (batch.producer_id, batch.producer_epoch)
+        if turn.is_free and guards.is_open(*producer):
             return self._append(batch)
+        if turn.is_free and turn.is_confirmed():
+            return self._append_guarded(batch, guards.guard(*producer))
         return turn.wait(partial(self._checked, batch.kept(), turn))
 
     async def _checked(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         checks = self._replica.guards
         guard = checks.guard(batch.producer_id, batch.producer_epoch)
+        if guard is not None:
+            try:
+                await turn.verify()
+            except BaseException:
+                checks.withdraw(batch.producer_id, guard)
+                raise
+        return self._append_guarded(batch, guard)
+
+    def _append_guarded(self, batch: TransactionalBatch, guard: TransactionGuard | None) -> AppendAnswer:
+        """Append, and withdraw the guard when the batch is appended or refused."""
+        if guard is None:
+            return self._append(batch)
         answer: AppendAnswer | None = None
         try:
-            if guard is not None:
-                await turn.verify()
             answer = self._append(batch, guard)
             return answer
         finally:
-            if guard is not None:
-                _withdraw_after(answer, partial(checks.withdraw, batch.producer_id, guard))
+            _withdraw_after(answer, partial(self._replica.guards.withdraw, batch.producer_id, guard))
 
     def _append(self, batch: TransactionalBatch, guard: TransactionGuard | None = None) -> AppendAnswer:
         return self._replica.append(

@@ -12,7 +12,7 @@ from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, 
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.server.handlers.records.transaction_markers import Participation, VerifyParticipation
+from moldau.server.handlers.records.transaction_markers import IsConfirmed, Participation, VerifyParticipation
 
 JOINING_VERSION: Final = 12
 """From this version of Produce on, the first batch adds its partition to the transaction (KIP-890)."""
@@ -53,6 +53,7 @@ class _BatchTurn(NamedTuple):
     is_free: bool
     has_own_epoch: bool
     wait: Callable[[Callable[[], Awaitable[AppendAnswer]]], "asyncio.Future[AppendOutcome]"]
+    is_confirmed: Callable[[], bool]
     verify: Callable[[], Awaitable[None]]
 
 
@@ -60,9 +61,16 @@ class TransactionalAppends:
     """Appends batches. The batches of one producer to one partition are appended in the order in which they
     arrived."""
 
-    def __init__(self, verify: VerifyParticipation, unexpected: UnexpectedErrors) -> None:
+    def __init__(
+        self,
+        verify: VerifyParticipation,
+        unexpected: UnexpectedErrors,
+        is_confirmed: IsConfirmed = lambda _: False,
+    ) -> None:
+        """``is_confirmed`` spares batches the wait for ``verify``. By default no batch is spared."""
         self._verify = verify
         self._unexpected = unexpected
+        self._is_confirmed = is_confirmed
         self._last: dict[tuple[PartitionKey, int], asyncio.Future[None]] = {}
         """The newest batch that waits, by partition and producer. Its future is done once the batch is
         appended or refused.
@@ -94,6 +102,7 @@ class TransactionalAppends:
             key not in self._last,
             joins,
             lambda append: self._in_turn(key, append, request.api_version),
+            lambda: self._is_confirmed(participation),
             lambda: self._verify(participation),
         )
 

@@ -46,7 +46,9 @@ class TransactionsSubsystem(HostedCoordinators[TransactionCoordinators]):
             self._peers,
             lambda: context.metadata.configs.broker,
         )
-        self.appends = TransactionalAppends(self._verifier.verify, machine.unexpected)
+        self.appends = TransactionalAppends(
+            self._verifier.verify, machine.unexpected, self._verifier.is_confirmed
+        )
         """Accepts transactional batches of clients."""
 
     def contribution(self) -> Contribution:

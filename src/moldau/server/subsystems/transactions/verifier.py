@@ -66,6 +66,13 @@ class TransactionVerifier:
                     raise
             await asyncio.sleep(retry_s)
 
+    def is_confirmed(self, wanted: Participation) -> bool:
+        """Whether :meth:`verify` would confirm the partition at once. This is known without a request if this
+        broker leads the coordinator, and if the record that added the partition is committed. Raises
+        ``KafkaError`` for an empty transactional id."""
+        name, producer, partition, _ = wanted
+        return self._service.confirms(name, producer, partition)
+
     async def _ask(self, wanted: Participation) -> None:
         name, producer, partition, joins = wanted
         leader = self._view.leader_of(TRANSACTION_STATE_TOPIC, self._service.partition_of(name))

@@ -10,6 +10,8 @@ import java.nio.file.Path;
 
 /** Reads ranges of local files into one array, which is reused. Adjacent ranges are usually in the same file. */
 final class FileRanges implements Closeable {
+    private static final long ARRAY_SIZE_MAX = Integer.MAX_VALUE - 8L;
+
     private byte[] buffer = {};
     private String path = "";
     private FileChannel file;
@@ -24,7 +26,7 @@ final class FileRanges implements Closeable {
             open(path);
         }
         if (buffer.length < size) {
-            buffer = new byte[size + size / 4];
+            buffer = new byte[(int) Math.min(ARRAY_SIZE_MAX, size + size / 4L)];
         }
         ByteBuffer target = ByteBuffer.wrap(buffer, 0, size);
         while (target.hasRemaining()) {
@@ -40,7 +42,8 @@ final class FileRanges implements Closeable {
         try {
             file = FileChannel.open(Path.of(path));
         } catch (NoSuchFileException error) {
-            throw new IOException(path + " was deleted before it was read; the next try looks its records up again", error);
+            String advice = "the next try of the task looks up the new place of its records";
+            throw new IOException(path + " was deleted before it was read; " + advice, error);
         }
         this.path = path;
     }

@@ -41,10 +41,19 @@ OUTCOMES = [
 
 
 async def _admit(wanted):
-    raise AssertionError("these partitions take no part in transactions")
+    raise AssertionError("no partition asks for a check")
 
 
-NO_TRANSACTIONS = TransactionalAppends(_admit, UnexpectedErrors())
+class Participant:
+    """Records the transactional batches of a partition with everything that belongs to them."""
+
+    def __init__(self, partition):
+        self._partition = partition
+
+    def append(self, batch, turn):
+        terms = (batch.producer_id, batch.producer_epoch, batch.required_acks, batch.timeout_ms)
+        self._partition.appended.append((bytes(batch.records), *terms, turn.is_free, turn.has_own_epoch))
+        return self._partition.answer()
 
 
 class OnePartition(WithoutLog):
@@ -55,10 +64,13 @@ class OnePartition(WithoutLog):
         self.topic = NAMES[topic_id]
         self.outcome, self.later = outcome, later
         self.appended = []
-        self.transactions = NoTransactions(self.topic)
+        self.transactions = Participant(self) if topic_id == ORDERS else NoTransactions(self.topic)
 
     def append(self, records, *, required_acks, timeout_ms, client):
         self.appended.append((bytes(records), required_acks, timeout_ms))
+        return self.answer()
+
+    def answer(self):
         if not self.later:
             return self.outcome
         future = asyncio.get_running_loop().create_future()
@@ -89,7 +101,8 @@ def house(outcome, later, forbidden, *, direct, throttles=None):
     for partition in partitions:
         registry.add(partition)
     authorizer = Allowing(forbidden)
-    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), throttles or Throttles(), NO_TRANSACTIONS)
+    transactional = TransactionalAppends(_admit, UnexpectedErrors())
+    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), throttles or Throttles(), transactional)
     table = {ApiKey.PRODUCE: handlers.direct} if direct else {}
     dispatch = Dispatcher(handlers.table(), Scope.BROKER, direct=DirectHandlers(table), throttles=throttles)
     return dispatch, partitions, authorizer
@@ -105,7 +118,7 @@ def request_of(rng, version):
         for _ in range(rng.choice([1, 1, 1, 2]))
     ]
     return ProduceRequest(
-        transactional_id=rng.choice([None, None, None, "tx"]),
+        transactional_id=rng.choice([None, None, "", "tx", "größe", "x" * 126, "x" * 127]),
         acks=rng.choice([-1, -1, 0, 1, 2]),
         timeout_ms=rng.choice([0, 30_000]),
         topic_data=[TopicProduceData(**topic, partition_data=rows)],
@@ -133,7 +146,7 @@ def test_both_paths_give_equal_responses_to_equal_requests(version, seed):
     if rng.random() < 0.2:
         body[rng.randrange(min(60, len(body)))] = rng.choice([0, 1, 2, 0x80, 0xFF])
     outcome, later = rng.choice(OUTCOMES), rng.random() < 0.3
-    forbidden = rng.choice([(), (), ("orders",)])
+    forbidden = rng.choice([(), (), ("orders",), ("tx",)])
     client_id = rng.choice([None, "c", ADMIN_CLIENT_ID])
 
     async def both():

@@ -18,7 +18,7 @@ from moldau.protocol.fast_paths.produce import FIRST_LONE_VERSION, TOPIC_ID_VERS
 from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from moldau.records.batch import is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition_interface import AppendOutcome, Partition
+from moldau.replication.partition_interface import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import DirectHandler
 from moldau.server.requests.throttles import Hold, rest_ms
@@ -26,6 +26,11 @@ from moldau.server.topics.registry import PartitionRegistry
 
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Returns whether the client may write to a partition, by the rules of the general handler."""
+AppendInTransaction = Callable[
+    [RequestContext, Partition, memoryview, bytes | None, int, int], "AppendAnswer | None"
+]
+"""Appends a transactional batch. The last three arguments are the transactional id in UTF-8, acks, and the
+time-out in ms. Returns None if the general handler must refuse the batch."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 """Returns a partition's entry in the response, as the general handler makes it."""
 WithLeaders = Callable[[RequestContext, ProduceResponse], ProduceResponse]
@@ -37,6 +42,7 @@ def lone_produce(
     partitions: PartitionRegistry,
     turn: AppendTurn,
     may_write: MayWrite,
+    append_in_transaction: AppendInTransaction,
     row_of: RowOf,
     with_leaders: WithLeaders,
     hold: Hold | None,
@@ -64,13 +70,17 @@ def lone_produce(
         request = read(body)
         if request is None:
             return None
-        acks, timeout_ms, topic, index, records = request
+        name, acks, timeout_ms, topic, index, records = request
         partition = find((topic, index))
         if partition is None or (acks != -1 and acks != 1) or not may_write(context, partition):
             return None
+        outcome: "AppendAnswer | None"
         if is_transactional(records):
-            return None
-        outcome = append(partition, records, acks, timeout_ms, context.connection)
+            outcome = append_in_transaction(context, partition, records, name, acks, timeout_ms)
+            if outcome is None:
+                return None
+        else:
+            outcome = append(partition, records, acks, timeout_ms, context.connection)
         if type(outcome) is AppendOutcome:
             return answer(context, topic, index, outcome, 0.0 if hold is None else hold(context, False))
         assert isinstance(outcome, asyncio.Future)

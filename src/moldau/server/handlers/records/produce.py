@@ -73,8 +73,36 @@ class ProduceHandlers:
         """The fast path for requests to one partition."""
         hold = self._throttles.of(ApiKey.PRODUCE)
         return lone_produce(
-            version, self._partitions, self._turn, self._may_write, row_of, self._with_leaders, hold
+            version,
+            self._partitions,
+            self._turn,
+            self._may_write,
+            self._append_alone_in_transaction,
+            row_of,
+            self._with_leaders,
+            hold,
         )
+
+    def _append_alone_in_transaction(
+        self,
+        context: RequestContext,
+        partition: Partition,
+        records: memoryview,
+        transactional_id: bytes | None,
+        acks: int,
+        timeout_ms: int,
+    ) -> "AppendAnswer | None":
+        """Append the batch of a request to one partition. Returns None if the general handler must refuse
+        the batch."""
+        try:
+            name = None if transactional_id is None else transactional_id.decode()
+        except UnicodeDecodeError:
+            return None
+        if name is None or not self._may_take_part(context, name):
+            return None
+        self._turn.settle()  # earlier batches of the producer may be staged
+        produce = TransactionalProduce(name, context.api_version, acks, timeout_ms, context.connection)
+        return self._transactional.append(partition, records, produce)
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> HandlerResult:
         if request.acks not in VALID_ACKS:

@@ -163,7 +163,7 @@ def test_a_partition_that_a_request_leaves_out_does_not_wait_for_the_end_of_a_lo
             followed = [broker.open(key(number)) for number in range(PARTITIONS)]
             await asyncio.sleep(10)
             own = followed[7].cache.key
-            batch: Any = SimpleNamespace(base_offset=0, last_offset=0)
+            batch: Any = SimpleNamespace(base_offset=0, last_offset=0, is_transactional=False)
             assert broker.cacher.promise(own, [batch])
             await asyncio.sleep(0.05)
             assert not broker.cacher.over(OwnRun(own, [batch], memoryview(b"")))

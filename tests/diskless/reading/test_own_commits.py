@@ -71,13 +71,19 @@ class Story:
         self.commits = OwnCommits(self.recent, self.taker, self.workers, UnexpectedErrors())
         self.over: list[str] = []
 
-    def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:
+    def commit(
+        self, name: str, *rows: tuple[PartitionKey, ErrorCode], transactional: bool = False
+    ) -> FileShare:
         """Report the commit of an object that has one batch for each row. A row has the partition and the
         error code of its batch."""
         share = FileShare(cast(Any, SimpleNamespace(key=name)), 0)
         content, outcomes = bytearray(), []
         for offset, (key, error) in enumerate(rows):
-            batch = build_batch([Record(0, 1, None, b"value", ())])
+            records = [Record(0, 1, None, b"value", ())]
+            producer_id = 7 if transactional else -1
+            batch = build_batch(
+                records, producer_id=producer_id, producer_epoch=0, transactional=transactional
+            )
             share.batches.append(
                 cast(
                     Any,
@@ -157,6 +163,16 @@ def test_batches_that_are_not_adjacent_are_written_one_after_the_other() -> None
         await story.let_go()
         assert ("in the log", 0, 2) in story.taker.seen
         assert story.over == ["a"]
+
+    run(body)
+
+
+def test_transactional_batches_are_cached_from_memory() -> None:
+    async def body(story: Story) -> None:
+        share = story.commit("a", (P, OK), (Q, OK), transactional=True)
+        await story.let_go()
+        assert story.over == ["a"]
+        assert share.is_cached
 
     run(body)
 

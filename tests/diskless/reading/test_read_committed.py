@@ -8,7 +8,7 @@ import pytest
 from reading_fakes import Known, ReadingBroker, key, read
 from test_diskless_reading import run
 
-from moldau.coordinators.diskless.calls import AbortedRange
+from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from moldau.records.batch import iter_headers
@@ -121,6 +121,34 @@ def test_own_commits_after_an_open_transaction_do_not_hide_it() -> None:
         await broker.commit((K, [b"own"]), at_once=True)
         outcome = await committed(partition, 3)
         assert (outcome.high_watermark, outcome.last_stable_offset, end_of(outcome)) == (7, 4, 4)
+
+    run(story)
+
+
+def test_own_batches_open_a_transaction_before_they_are_cached() -> None:
+    """The coordinator is not asked about batches that this broker commits."""
+
+    def coordinate(first: int, last: int, *, is_transactional: bool) -> BatchCoordinate:
+        return BatchCoordinate(*K, first, last, "own", 0, 100, -1, 0, 0, is_transactional)
+
+    async def story(broker: ReadingBroker) -> None:
+        await six_records(broker)
+        partition = broker.open(K)
+        await broker.until_cached(partition, 6)
+        cache = partition.cache
+        cache.learn_promised(
+            [coordinate(6, 6, is_transactional=False), coordinate(7, 8, is_transactional=True)]
+        )
+        assert (cache.high_watermark, cache.last_stable_offset) == (9, 7)
+        outcome = await committed(partition, 7)
+        assert (outcome.size_bytes, outcome.last_stable_offset) == (0, 6), "as far as the cache has records"
+        cache.learn_promised([coordinate(9, 9, is_transactional=True)])
+        cache.learn_promised([coordinate(10, 10, is_transactional=False)])
+        assert (cache.high_watermark, cache.last_stable_offset) == (11, 7)
+        cache.learn(log_start_offset=0, wal_start_offset=0, high_watermark=12, last_stable_offset=12)
+        assert cache.last_stable_offset == 12
+        cache.learn_promised([coordinate(12, 12, is_transactional=False)])
+        assert (cache.high_watermark, cache.last_stable_offset) == (13, 13)
 
     run(story)
 

@@ -345,8 +345,7 @@ class Cacher:
         if lane.is_reading(cache):
             return False
         lane.postpone()
-        cache.promised_offset = batches[-1].last_offset + 1
-        cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=cache.promised_offset)
+        cache.learn_promised(batches)
         return True
 
     def begin(self, run: OwnRun) -> AsideWrite | None:

@@ -190,6 +190,24 @@ class PartitionCache:
         if self.high_watermark != before and (before < 0 or not self.is_usable):
             self.notify_readers()
 
+    def learn_promised(self, batches: Sequence[BatchCoordinate]) -> None:
+        """Learn that batches of this broker are committed, and will be appended to the cache. They follow the
+        last promised batch, or the local end.
+
+        A transactional batch is part of an open transaction. Its marker comes later, and interrupts the
+        promises, as it has an offset of its own.
+        """
+        self.promised_offset = batches[-1].last_offset + 1
+        stable = self._open_since
+        if stable < 0:
+            stable = next((one.base_offset for one in batches if one.is_transactional), UNKNOWN)
+        self.learn(
+            log_start_offset=UNKNOWN,
+            wal_start_offset=UNKNOWN,
+            high_watermark=self.promised_offset,
+            last_stable_offset=stable,
+        )
+
     def learn_aborted(self, ranges: Sequence[AbortedRange]) -> None:
         """Add aborted transactions. Transactions below the log start are removed."""
         if ranges:

@@ -106,11 +106,6 @@ class OwnCommits:
             return
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
-                if any(batch.is_transactional for batch in batches):
-                    # Transactional batches are not promised. Otherwise the coordinator could report the open
-                    # transaction to the cache before the cache has the transaction's batch.
-                    share.is_cached = False
-                    break
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False

@@ -74,7 +74,7 @@ def lone_produce(
         partition = find((topic, index))
         if partition is None or (acks != -1 and acks != 1) or not may_write(context, partition):
             return None
-        outcome: "AppendAnswer | None"
+        outcome: AppendAnswer | None
         if is_transactional(records):
             outcome = append_in_transaction(context, partition, records, name, acks, timeout_ms)
             if outcome is None:

@@ -125,7 +125,14 @@ class MoldauReader(DataSourceReader):
             note_missing("filters of a query do not narrow what is read of topics", "4.1")
 
     def narrow(self, pushed: Sequence["Filter"]) -> Iterator["Filter"]:
-        """Apply filters. Returns the filters that Spark must still apply."""
+        """Apply filters. Returns the filters that Spark must still apply.
+
+        Without the jar for the JVM, these are all filters. Spark (up to 4.3) keeps the plan of a DataFrame's
+        first query, with the filters of this query, and uses it for the next queries, too. The jar has a plan
+        for each query.
+        """
+        if not self._rows.are_batches:
+            return iter(pushed)
         from moldau.pipeline.source.pushdown import push
 
         self._narrowing, left = push(pushed)

@@ -129,7 +129,9 @@ def test_own_batches_open_a_transaction_before_they_are_cached() -> None:
     """The coordinator is not asked about batches that this broker commits."""
 
     def coordinate(first: int, last: int, *, is_transactional: bool) -> BatchCoordinate:
-        return BatchCoordinate(*K, first, last, "own", 0, 100, -1, 0, 0, is_transactional)
+        return BatchCoordinate(
+            K.topic_id, K.partition, first, last, "own", 0, 100, -1, 0, 0, is_transactional
+        )
 
     async def story(broker: ReadingBroker) -> None:
         await six_records(broker)

@@ -22,7 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 from moldau.pipeline.session import SparkPool
-from moldau.pipeline.spark_versions import HAS_READ_LIMITS
+from moldau.pipeline.spark_versions import HAS_FILTERS, HAS_READ_LIMITS
 
 RECORDS = 900
 TIER = {
@@ -108,6 +108,63 @@ def test_filters_are_pushed_and_change_nothing(
     assert (bytes(row.key), bytes(row.value), row.topic, row.timestampType) == (b"303", b"303", "diskless", 0)
     assert [(header.key, bytes(header.value)) for header in row.headers] == [("odd", b"yes")]
     assert frame.where("partition = 1 AND offset = 7").count() == 1
+
+
+@pytest.mark.every_spark
+def test_each_query_of_a_dataframe_has_its_own_filters(
+    spark: SparkSession, node: moldau.testing.Node, decode_in: str
+) -> None:
+    frame = reader(spark, node, subscribe="diskless", decodeIn=decode_in)
+    assert frame.count() == RECORDS
+    assert frame.where("offset < 10").count() == 30
+    assert frame.count() == RECORDS
+    both = frame.where("partition = 0").union(frame.where("partition = 1"))
+    assert {row.partition: row["count"] for row in both.groupBy("partition").count().collect()} == {
+        0: 300,
+        1: 300,
+    }
+    again = frame.where("partition = 2").join(frame.select("key"), "key")
+    assert again.count() == 300
+
+
+@pytest.mark.every_spark
+def test_all_actions_see_the_records_of_the_load(
+    spark: SparkSession, node: moldau.testing.Node, decode_in: str
+) -> None:
+    topic = f"growing-{decode_in}"
+    create(node, topic, 2)
+    produce(node, topic, 0, 60, 2)
+    frame = reader(spark, node, subscribe=topic, decodeIn=decode_in)
+    assert frame.count() == 60
+    produce(node, topic, 60, 90, 2)
+    assert frame.count() == 60
+    assert frame.select("value").union(frame.select("key")).count() == 120
+    assert reader(spark, node, subscribe=topic, decodeIn=decode_in).count() == 90
+
+
+@pytest.mark.every_spark
+def test_fields_of_headers_are_read(spark: SparkSession, node: moldau.testing.Node, decode_in: str) -> None:
+    frame = reader(spark, node, subscribe="diskless", includeHeaders="true", decodeIn=decode_in)
+    names = [row[0] for row in frame.where("headers IS NOT NULL").select("headers.key").collect()]
+    assert names == [["odd"]] * (RECORDS // 2)
+    assert frame.where("headers[0].key = 'odd'").count() == RECORDS // 2
+    values = frame.where("partition = 1").selectExpr("CAST(headers[0].value AS STRING) AS value").collect()
+    assert {row.value for row in values} == {None, "yes"}
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize("decode_in", ["jvm"], indirect=True)
+def test_a_plan_shows_columns_and_filters(
+    spark: SparkSession, node: moldau.testing.Node, decode_in: str
+) -> None:
+    frame = reader(spark, node, subscribe="diskless", decodeIn=decode_in)
+    query: Any = frame.where("offset >= 10 AND partition = 1").select("value")
+    plan = query._jdf.queryExecution().executedPlan().toString()
+    if HAS_FILTERS:
+        assert "GreaterThanOrEqual(offset,10)" in plan
+        assert "ReadSchema: struct<value:binary>" in plan
+    else:
+        assert "ReadSchema: struct<value:binary,partition:int,offset:bigint>" in plan
 
 
 def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:

@@ -413,7 +413,7 @@ def _headers(source: Any, fields: _FieldPositions) -> pa.Array:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Names as text. Bytes that are not UTF-8 are replaced as the Java client replaces them."""
+    """Names as text. Bytes that are not UTF-8 are replaced."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.source.batch_rows import BATCH_COLUMNS, BATCH_PREFIX, BatchRows
+from moldau.pipeline.source.batch_rows import BatchRows, are_batch_columns
 from moldau.pipeline.source.columns import QueryColumns
 from moldau.pipeline.source.filters import NumberBounds
 from moldau.pipeline.source.options import DECODE_IN, JVM, SourceOptions
@@ -20,6 +20,11 @@ class UnitRows:
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._rows = _rows_of(schema, options)
 
+    @property
+    def are_batches(self) -> bool:
+        """Whether a JVM decodes the records."""
+        return isinstance(self._rows, BatchRows)
+
     def read(self, partition: Any, timestamp_us: NumberBounds | None = None) -> Iterator[Any]:
         """Read a unit. ``None`` gives an empty result, because Spark passes ``None`` if the list of
         partitions is empty."""
@@ -30,14 +35,13 @@ class UnitRows:
 
 
 def _rows_of(schema: StructType, options: SourceOptions) -> BatchRows | QueryColumns:
-    if schema.names == BATCH_COLUMNS.names:
+    if are_batch_columns(schema):
         return BatchRows()
-    if any(name.startswith(BATCH_PREFIX) for name in schema.names):
-        raise ToolError("moldau-spark.jar is of another version of Moldau: build it again")
     columns = QueryColumns(schema)
     if options.decode_in == JVM:
         raise ToolError(
-            f"option {DECODE_IN!r} is jvm, but the session has no moldau-spark.jar,"
-            " or the query gives columns types of its own"
+            f"option {DECODE_IN!r} is jvm, but Python would decode the records: the session has no"
+            " moldau-spark.jar, or .schema(...) gives a column another type, or the format is not written as"
+            " 'moldau'"
         )
     return columns

@@ -1,7 +1,7 @@
 package moldau;
 
-import java.util.HashMap;
 import java.util.Map;
+import moldau.spark.PinnedSource;
 import moldau.spark.TopicTable;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
@@ -19,28 +19,17 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * writing to topics, is left to Python.
  */
 public final class DefaultSource implements TableProvider {
-    private static final String FORMAT = "moldau";
-
-    private final PythonDataSourceV2 python = newPythonSource();
-
-    private static PythonDataSourceV2 newPythonSource() {
-        PythonDataSourceV2 source = new PythonDataSourceV2();
-        source.setShortName(FORMAT);
-        return source;
-    }
+    /** The data source in Python, with the topics and offsets of {@code load()}. */
+    private final PythonDataSourceV2 loaded = PinnedSource.newSource();
 
     @Override
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        return python.inferSchema(options);
+        return loaded.inferSchema(options);
     }
 
     @Override
     public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
-        Map<String, String> copied = new HashMap<>(properties);
-        return new TopicTable(
-                schema,
-                shape -> python.getTable(shape, partitioning, copied),
-                shape -> newPythonSource().getTable(shape, partitioning, copied));
+        return new TopicTable(schema, loaded);
     }
 
     @Override

@@ -12,6 +12,8 @@ import java.nio.file.Path;
 final class FileRanges implements Closeable {
     private static final long ARRAY_SIZE_MAX = Integer.MAX_VALUE - 8L;
 
+    private static final int READ_BYTES = 256 * 1024;
+
     private byte[] buffer = {};
     private String path = "";
     private FileChannel file;
@@ -29,7 +31,9 @@ final class FileRanges implements Closeable {
             buffer = new byte[(int) Math.min(ARRAY_SIZE_MAX, size + size / 4L)];
         }
         ByteBuffer target = ByteBuffer.wrap(buffer, 0, size);
-        while (target.hasRemaining()) {
+        while (target.position() < size) {
+            // The JDK copies each read through memory outside the heap, and keeps this memory for the thread.
+            target.limit(Math.min(size, target.position() + READ_BYTES));
             if (file.read(target, position + target.position()) < 0) {
                 throw new EOFException(path + " ends before byte " + (position + size));
             }

@@ -23,6 +23,9 @@ final class RecordReader implements PartitionReader<InternalRow> {
     private final Object[] values;
     private final InternalRow row;
 
+    /** Whether the query or its filters need timestamps. */
+    private boolean hasTimestamps;
+
     private UTF8String topic;
     private Integer partition;
     private long baseOffset;
@@ -55,7 +58,7 @@ final class RecordReader implements PartitionReader<InternalRow> {
             if (offset < firstOffset || offset >= endOffset) {
                 continue;
             }
-            long timestampUs = inMicroseconds(timestampMs(), offset);
+            long timestampUs = hasTimestamps ? inMicroseconds(timestampMs(), offset) : 0;
             if (timestampUs < firstTimestampUs || timestampUs >= endTimestampUs) {
                 continue;
             }
@@ -76,6 +79,8 @@ final class RecordReader implements PartitionReader<InternalRow> {
         endOffset = BatchColumn.END_OFFSET.longIn(batch);
         firstTimestampUs = BatchColumn.FIRST_TIMESTAMP_US.longIn(batch);
         endTimestampUs = BatchColumn.END_TIMESTAMP_US.longIn(batch);
+        boolean isBounded = firstTimestampUs > Long.MIN_VALUE || endTimestampUs < Long.MAX_VALUE;
+        hasTimestamps = isBounded || Arrays.asList(columns).contains(RecordColumn.TIMESTAMP);
         int size = BatchColumn.RECORDS_BYTES.intIn(batch);
         byte[] data = BatchColumn.RECORDS.isNullIn(batch)
                 ? files.read(BatchColumn.FILE.textIn(batch), BatchColumn.FILE_POSITION.longIn(batch), size)
@@ -143,7 +148,10 @@ final class RecordReader implements PartitionReader<InternalRow> {
     @Override
     public void close() throws IOException {
         Arrays.fill(values, null);
-        files.close();
-        batches.close();
+        try {
+            files.close();
+        } finally {
+            batches.close();
+        }
     }
 }

@@ -2,6 +2,7 @@ package moldau.spark;
 
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
+import java.util.Arrays;
 import java.util.LinkedHashSet;
 import java.util.Set;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -11,17 +12,27 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 
 /** A scan whose tasks are planned in Python. Its readers decode the batches that the tasks in Python return. */
 final class TopicScan implements Scan {
     private static final String CREATE_READER_FACTORY = "createReaderFactory";
 
+    private static final String EQUALS = "equals";
+
     private final StructType columns;
+    private final Filter[] filters;
     private final Scan batches;
 
-    TopicScan(StructType columns, Scan batches) {
+    /**
+     * @param columns the columns of records that the query needs
+     * @param filters the filters that Python applies
+     * @param batches the scan of batches in Python
+     */
+    TopicScan(StructType columns, Filter[] filters, Scan batches) {
         this.columns = columns;
+        this.filters = filters;
         this.batches = batches;
     }
 
@@ -32,7 +43,8 @@ final class TopicScan implements Scan {
 
     @Override
     public String description() {
-        return batches.description();
+        return "moldau, decoded in the JVM, PushedFilters: " + Arrays.toString(filters) + ", ReadSchema: "
+                + columns.catalogString();
     }
 
     @Override
@@ -56,7 +68,7 @@ final class TopicScan implements Scan {
 
             @Override
             public PartitionReaderFactory createReaderFactory() {
-                return new RecordReaderFactory(columns, planned.createReaderFactory());
+                return new RecordReaderFactory(RecordColumn.of(columns), planned.createReaderFactory());
             }
         };
     }
@@ -70,6 +82,9 @@ final class TopicScan implements Scan {
         MicroBatchStream stream = batches.toMicroBatchStream(checkpoint);
         return (MicroBatchStream) Proxy.newProxyInstance(
                 TopicScan.class.getClassLoader(), interfacesOf(stream), (proxy, method, arguments) -> {
+                    if (method.getName().equals(EQUALS)) {
+                        return proxy == arguments[0];
+                    }
                     Object result;
                     try {
                         result = method.invoke(stream, arguments);
@@ -77,7 +92,7 @@ final class TopicScan implements Scan {
                         throw error.getCause();
                     }
                     return method.getName().equals(CREATE_READER_FACTORY)
-                            ? new RecordReaderFactory(columns, (PartitionReaderFactory) result)
+                            ? new RecordReaderFactory(RecordColumn.of(columns), (PartitionReaderFactory) result)
                             : result;
                 });
     }

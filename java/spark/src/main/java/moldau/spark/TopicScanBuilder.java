@@ -28,13 +28,18 @@ final class TopicScanBuilder implements SupportsPushDownFilters, SupportsPushDow
         return batches instanceof SupportsPushDownFilters pushing ? pushing.pushedFilters() : new Filter[0];
     }
 
+    /** Keeps the required columns as a whole, although Spark may need only a part of {@code headers}. */
     @Override
     public void pruneColumns(StructType required) {
-        columns = required;
+        StructType kept = new StructType();
+        for (String name : required.fieldNames()) {
+            kept = kept.add(columns.apply(name));
+        }
+        columns = kept;
     }
 
     @Override
     public Scan build() {
-        return new TopicScan(columns, batches.build());
+        return new TopicScan(columns, pushedFilters(), batches.build());
     }
 }

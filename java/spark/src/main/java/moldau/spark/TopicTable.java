@@ -1,14 +1,16 @@
 package moldau.spark;
 
+import java.util.Map;
 import java.util.Set;
-import java.util.function.Function;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -18,25 +20,20 @@ public final class TopicTable implements SupportsRead, SupportsWrite {
     private static final String PYTHON = "python";
 
     private final StructType schema;
-    private final Table batches;
-    private final Function<StructType, Table> newRowsTable;
+    private final PythonDataSourceV2 loaded;
 
     /**
      * @param schema the columns of the query
-     * @param newBatchesTable makes the table in Python that returns batches
-     * @param newRowsTable makes a table in Python with the columns of the query. It needs a data source of its own,
-     *     because Spark keeps the first reader of a data source.
+     * @param loaded the data source in Python, with the topics and offsets of {@code load()}
      */
-    public TopicTable(
-            StructType schema, Function<StructType, Table> newBatchesTable, Function<StructType, Table> newRowsTable) {
+    public TopicTable(StructType schema, PythonDataSourceV2 loaded) {
         this.schema = schema;
-        this.batches = newBatchesTable.apply(BatchColumn.schema());
-        this.newRowsTable = newRowsTable;
+        this.loaded = loaded;
     }
 
     @Override
     public String name() {
-        return batches.name();
+        return PinnedSource.newTable(loaded, schema).name();
     }
 
     @Override
@@ -47,20 +44,25 @@ public final class TopicTable implements SupportsRead, SupportsWrite {
 
     @Override
     public Set<TableCapability> capabilities() {
-        return batches.capabilities();
+        return PinnedSource.newTable(loaded, schema).capabilities();
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
         // Python converts columns to other types, and refuses unknown columns.
         if (RecordColumn.of(schema) == null || PYTHON.equalsIgnoreCase(options.get(DECODE_IN))) {
-            return ((SupportsRead) newRowsTable.apply(schema)).newScanBuilder(options);
+            return newScanBuilder(schema, options);
         }
-        return new TopicScanBuilder(schema, ((SupportsRead) batches).newScanBuilder(options));
+        return new TopicScanBuilder(schema, newScanBuilder(BatchColumn.schema(), options));
+    }
+
+    private ScanBuilder newScanBuilder(StructType columns, CaseInsensitiveStringMap options) {
+        return ((SupportsRead) PinnedSource.newTable(loaded, columns)).newScanBuilder(options);
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return ((SupportsWrite) newRowsTable.apply(schema)).newWriteBuilder(info);
+        Table rows = PinnedSource.newSource().getTable(schema, new Transform[0], Map.of());
+        return ((SupportsWrite) rows).newWriteBuilder(info);
     }
 }

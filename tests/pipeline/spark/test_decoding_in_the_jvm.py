@@ -164,7 +164,6 @@ def some_batches(random: Random, count: int) -> list[bytearray]:
     return batches
 
 
-@pytest.mark.every_spark
 def test_the_jvm_decodes_records_like_python(read: Callable[..., DataFrame]) -> None:
     batches = some_batches(Random(1), 60)
     assert rows_of(read(batches)) == expected(batches)

@@ -227,7 +227,7 @@ class ShardHost(Generic[S, R]):
         not loaded."""
         if self.state is not HostState.ACTIVE:
             return None
-        return operation(self._shard, self.committed_end)
+        return operation(self._shard, self._covered(self.committed_end))
 
     def stop(self) -> None:
         """Stop leading immediately: all waiting requests get NOT_COORDINATOR."""
@@ -383,12 +383,17 @@ class ShardHost(Generic[S, R]):
             if not awaited.done():
                 awaited.set_result(None)
         if self.state is HostState.ACTIVE and not self._appending:
-            covered = min(high_watermark, self._end_offset - len(self._pending))
+            covered = self._covered(high_watermark)
             # If the store cannot accept the records, nothing is lost, because they are replayed from the log
             # when the shard is loaded again.
             with self._unexpected.contained(f"storing what {self.name} has committed", self._lose):
                 self._hand_over(covered)
                 self._commits.advance(covered)
+
+    def _covered(self, high_watermark: int) -> int:
+        """The end of the committed decisions of the shard. Records that are not appended yet have expected
+        offsets, which another record may get."""
+        return min(high_watermark, self._end_offset - len(self._pending))
 
     def _hand_over(self, high_watermark: int) -> None:
         if self.store is None:

@@ -62,10 +62,10 @@ class Participation(NamedTuple):
 
 
 VerifyParticipation = Callable[[Participation], Awaitable[None]]
-IsConfirmed = Callable[[Participation], bool]
-"""Returns whether the coordinator has confirmed the participation already, without waiting."""
 """Waits until it is certain that a partition belongs to the transaction. Raises ``KafkaError`` if it does not
 belong to the transaction."""
+IsConfirmed = Callable[[Participation], bool]
+"""Returns whether it is known already that a partition belongs to the transaction."""
 
 
 class TransactionalHandlers:

@@ -68,10 +68,14 @@ class TransactionVerifier:
 
     def is_confirmed(self, wanted: Participation) -> bool:
         """Whether :meth:`verify` would confirm the partition at once. This is known without a request if this
-        broker leads the coordinator, and if the record that added the partition is committed. Raises
-        ``KafkaError`` for an empty transactional id."""
+        broker leads the coordinator, and if the record that added the partition is committed. As in
+        :meth:`verify`, the metadata decide which broker is the leader, because the coordinator of a broker
+        that has lost the leadership ends a little later."""
         name, producer, partition, _ = wanted
-        return self._service.confirms(name, producer, partition)
+        if not name:
+            return False
+        leader = self._view.leader_of(TRANSACTION_STATE_TOPIC, self._service.partition_of(name))
+        return leader == self._view.local_id and self._service.confirms(name, producer, partition)
 
     async def _ask(self, wanted: Participation) -> None:
         name, producer, partition, joins = wanted

@@ -37,8 +37,8 @@ KAFKA_TOOLS: Final = {
 
 
 def timed(command: Sequence[str]) -> float:
-    """Seconds until a process has ended. It must succeed. There is no time-out, because a wait with a time-out
-    looks at the process only every 50 ms."""
+    """Seconds until a process has ended. It must succeed. There is no time-out, because a wait with a
+    time-out looks at the process only every 50 ms."""
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start

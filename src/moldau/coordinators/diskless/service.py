@@ -34,7 +34,6 @@ from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
-from moldau.coordinators.shard_host import HostState
 from moldau.protocol.coordinator_keys import CoordinatorKeyType
 from moldau.protocol.partitions import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -214,16 +213,16 @@ class DisklessCoordinator:
     def issue_guard(self, coordinator_id: int, wanted: calls.GuardToIssue) -> int:
         """Issue a guard without waiting for commits, if this node leads the coordinator; 0 if no guard can be
         issued now."""
-        host = self.runtime.led(coordinator_id)
-        if host is None or host.state is not HostState.ACTIVE:
-            return 0
-        return host.shard.guard(wanted, 1 + self._machine.entropy.randrange(_GUARD_NUMBERS)).guard
+        entropy = self._machine.entropy
+        issued = self.runtime.peek(
+            coordinator_id, lambda shard, _: shard.guard(wanted, 1 + entropy.randrange(_GUARD_NUMBERS))
+        )
+        return 0 if issued is None else issued.guard
 
     def known_guard(self, coordinator_id: int, wanted: calls.GuardToIssue) -> int:
         """The valid guard of a producer at a coordinator that this node leads; 0 if there is none. The guard
         may become invalid before a batch is committed with it, like every guard."""
-        host = self.runtime.led(coordinator_id)
-        return 0 if host is None or host.state is not HostState.ACTIVE else host.shard.known_guard(wanted)
+        return self.runtime.peek(coordinator_id, lambda shard, _: shard.known_guard(wanted)) or 0
 
     async def end_transactions(
         self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]

@@ -1,11 +1,12 @@
 """Transactions in a diskless partition, and the steps that a broker performs for them.
 
 Every broker may write the partition, so only the coordinator knows which transactions are open. Before the
-first batch of a transaction, a broker requests the producer's guard and verifies the transaction. Later
-batches have the same guard. Before transaction version 2, another broker may have ended the transaction
-without a new epoch, so the guard is requested for each batch. If it differs from the previous guard, either a
-transaction has begun, or another broker now leads the coordinator, and the transaction is verified again. A
-batch with a guard that is no longer valid is not committed, and the producer sends it again.
+first batch of a transaction, a broker requests the producer's guard and verifies the transaction. If it leads
+both coordinators, it does this at once, without a request. Later batches have the same guard. Before
+transaction version 2, another broker may have ended the transaction without a new epoch, so the guard is
+requested for each batch. If it differs from the previous guard, either a transaction has begun, or another
+broker now leads the coordinator, and the transaction is verified again. A batch with a guard that is no
+longer valid is not committed, and the producer sends it again.
 """
 
 import asyncio

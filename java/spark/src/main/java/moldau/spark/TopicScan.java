@@ -18,7 +18,6 @@ import org.apache.spark.sql.types.StructType;
 /** A scan whose tasks are planned in Python. Its readers decode the batches that the tasks in Python return. */
 final class TopicScan implements Scan {
     private static final String CREATE_READER_FACTORY = "createReaderFactory";
-
     private static final String EQUALS = "equals";
 
     private final StructType columns;

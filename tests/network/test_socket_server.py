@@ -1,4 +1,5 @@
 import asyncio
+import random
 import socket
 import struct
 
@@ -6,6 +7,7 @@ import pytest
 from network_harness import Wire, echo, make_server, parse_responses, request_frame, until
 
 from moldau.network import Listener, NetworkLimits, SocketServer
+from moldau.runtime.files.local_disk import LocalDisk
 
 
 async def read_responses(reader, count):
@@ -352,5 +354,30 @@ def test_a_handler_learns_the_end_of_its_connection(run):
         connection.when_closed(lambda: ended.append("late"))
         assert ended[2:] == ["late"]
         await server.stop()
+
+    run(scenario)
+
+
+def test_a_connection_that_is_closed_while_a_file_is_sent_gets_the_rest(run, tmp_path):
+    async def scenario():
+        file = LocalDisk().open(str(tmp_path / "a"), create=True)
+        content = random.Random(1).randbytes(3_000_000)
+        file.write_at(0, [content])
+        server = make_server(lambda context, body: [b"head", file.view_loaded(0, len(content))])
+        ports = await server.start()
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        peer.connect(("127.0.0.1", ports["PLAINTEXT"]))
+        reader, writer = await asyncio.open_connection(sock=peer, limit=1024)
+        writer.write(request_frame(1))
+        await until(lambda: server._connections)
+        (connection,) = server._connections
+        connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        await until(lambda: connection.is_write_blocked)
+        connection.close()
+        assert parse_responses(await asyncio.wait_for(reader.read(), 60)) == [(1, b"head" + content)]
+        writer.close()
+        await server.stop()
+        file.close()
 
     run(scenario)

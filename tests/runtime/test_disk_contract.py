@@ -136,6 +136,24 @@ def test_forgotten_pages_are_read_again(place: tuple[Disk, str]) -> None:
         file.forget_pages()
 
 
+@pytest.mark.parametrize(("position", "size"), [(0, 1), (1, 70_000), (4_096, 200_000), (99_999, 200_001)])
+def test_loaded_bytes_are_viewed_as_other_bytes(place: tuple[Disk, str], position: int, size: int) -> None:
+    disk, folder = place
+    content = random.Random(1).randbytes(300_000)
+    write(disk, f"{folder}/a", content)
+    file = disk.open(f"{folder}/a")
+    file.load(position, size)
+    assert isinstance(file.is_cached(position, size), bool)
+    view = file.view_loaded(position, size)
+    with pytest.raises(DiskError):
+        file.view_loaded(position, 300_001 - position)
+    file.close()
+    disk.remove(f"{folder}/a")
+    assert bytes(view) == content[position : position + size]
+    with pytest.raises((DiskError, FileNotFoundError)):
+        file.load(position, size)
+
+
 @pytest.mark.parametrize("begin", [0, 1])
 @pytest.mark.parametrize("size", [0, 5, 1 << 20, (3 << 20) + 17])
 def test_a_file_is_filled_from_memory_wherever_it_begins(

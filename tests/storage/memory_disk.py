@@ -55,6 +55,9 @@ class MemoryFile:
         assert len(content) == size, "a view past the end"
         return memoryview(content)
 
+    def view_loaded(self, position: int, size: int) -> memoryview:
+        return self.view(position, size)
+
     def truncate(self, size: int) -> None:
         self._disk.check()
         data = self._inode.data
@@ -68,6 +71,12 @@ class MemoryFile:
             self._inode.dirty.clear()
             raise
         self._inode.sync()
+
+    def is_cached(self, position: int, size: int) -> bool:
+        return True
+
+    def load(self, position: int, size: int) -> None:
+        pass
 
     def close(self) -> None:
         pass

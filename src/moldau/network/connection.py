@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from moldau.network.context import Answer, Buffers, ConnectionContext, LaterAnswer, RequestContext
+from moldau.network.file_sending import FileSender
 from moldau.network.frames import FrameReceiver
 from moldau.network.limits import NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
@@ -120,7 +121,8 @@ class ServerConnection(FrameReceiver):
         self.context = context
         self._wakeups = WakeupThreshold.of(transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
-        self._writes = WriteQueue(self._transport, vectored=self._owner.vectored)
+        files = FileSender.of(self._transport, self)
+        self._writes = WriteQueue(self._transport, vectored=self._owner.vectored, files=files)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -130,7 +132,7 @@ class ServerConnection(FrameReceiver):
         for timer in (self._muted, self._linger):
             if timer is not None:
                 timer.cancel()
-        self._writes.clear()
+        self._writes.close()
         self._owner.forget(self)
         self.context.mark_closed()
 
@@ -147,7 +149,7 @@ class ServerConnection(FrameReceiver):
 
     @property
     def is_write_blocked(self) -> bool:
-        """Whether the peer reads its responses so slowly that the transport has paused."""
+        """Whether the peer reads its responses so slowly that the connection has paused."""
         return self._admitted and self._writes.paused
 
     @property
@@ -161,6 +163,8 @@ class ServerConnection(FrameReceiver):
         if self._lost or self._linger is not None:
             return
         self._release_everything()
+        if self._admitted:
+            self._counters.bytes_out += self._writes.finish()
         self._linger = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
         self._transport.close()
 

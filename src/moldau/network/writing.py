@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from moldau.network.file_sending import FileSender
 from moldau.runtime.buffers import Buffer
 
 _JOIN_BYTES = 64 * 1024
@@ -58,11 +59,15 @@ def transport_sends_vectors(loop: asyncio.AbstractEventLoop) -> bool:
 class WriteQueue:
     """The sending half of a connection: parts are added, then flushed together."""
 
-    __slots__ = ("_parts", "_transport", "_vectored", "paused", "queued_bytes")
+    __slots__ = ("_files", "_parts", "_transport", "_vectored", "paused", "queued_bytes")
 
-    def __init__(self, transport: asyncio.WriteTransport, *, vectored: bool) -> None:
+    def __init__(
+        self, transport: asyncio.WriteTransport, *, vectored: bool, files: FileSender | None = None
+    ) -> None:
+        """``files`` sends parts of files without a copy; ``None`` if this is impossible."""
         self._transport = transport
         self._vectored = vectored
+        self._files = files
         self._parts: list[Buffer] = []
         self.paused = False
         self.queued_bytes = 0
@@ -80,9 +85,28 @@ class WriteQueue:
         self._parts = []
         self.queued_bytes = 0
 
+    def finish(self) -> int:
+        """Pass all parts to the transport if they wait for the sender of files. The transport is closed next,
+        and sends its bytes before that. Returns the number of passed bytes."""
+        if self._files is None or not self._files.is_waiting:
+            return 0
+        self._files.stop()
+        size = self.queued_bytes
+        self._pass_run(deque(self._parts), size)
+        self.clear()
+        return size
+
+    def close(self) -> None:
+        """Drop all parts, after the end of the connection."""
+        self.clear()
+        if self._files is not None:
+            self._files.close()
+            # The sender refers to the connection.
+            self._files = None
+
     def flush(self, *, share: TurnShare | None = None) -> int:
-        """Pass the parts to the transport. Returns the number of bytes passed, which is 0 while the transport
-        is paused.
+        """Pass the parts to the transport, or send them if they are ranges of files. Returns the number of
+        bytes passed or sent, which is 0 while the connection is paused.
 
         With a ``share``, large responses are written up to the share's bytes. The caller then calls this
         method again in the next iteration of the event loop.
@@ -105,18 +129,23 @@ class WriteQueue:
         sent = 0
         run_bytes = _RUN_BYTES if share is None else share.claim(self.queued_bytes)
         while queue and not self.paused:
-            run, size = _take_run(queue, run_bytes)
-            sent += size
-            if self._vectored:
-                self._transport.writelines(run)
-            else:
-                for piece in _join_small(run):
-                    self._transport.write(piece)
+            size = None if self._files is None else self._files.send(queue, run_bytes)
+            sent += self._pass_run(queue, run_bytes) if size is None else size
             if share is not None:
                 break
         if queue:
             self._parts = [*queue, *self._parts]
         return sent
+
+    def _pass_run(self, queue: "deque[Buffer]", run_bytes: int) -> int:
+        """Pass parts to the transport. Returns their size in bytes."""
+        run, size = _take_run(queue, run_bytes)
+        if self._vectored:
+            self._transport.writelines(run)
+        else:
+            for piece in _join_small(run):
+                self._transport.write(piece)
+        return size
 
 
 def _take_run(queue: "deque[Buffer]", run_bytes: int) -> tuple[list[Buffer], int]:

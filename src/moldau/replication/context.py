@@ -9,6 +9,7 @@ from moldau.protocol.partitions import PartitionKey
 from moldau.replication.leading import ReplicaListener
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
+from moldau.runtime.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,5 @@ class ReplicaContext:
     listener: ReplicaListener[Any] | None = None
     monotonic_ms: Callable[[], int] | None = None
     """Returns a monotonic time, by which the lag of followers is measured. The default is the wall clock."""
+    cold_read_workers: Workers | None = None
+    """Threads that load records from the disk for readers. The default is the threads of the machine."""

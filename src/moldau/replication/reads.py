@@ -6,6 +6,7 @@ from typing import assert_never
 
 from moldau.replication.core.divergence import diverging_epoch
 from moldau.replication.core.replica import Replica
+from moldau.replication.disk_reads import DiskReads
 from moldau.replication.leading import Leading
 from moldau.replication.partition_interface import (
     AbortedTransaction,
@@ -17,6 +18,7 @@ from moldau.replication.partition_interface import (
 from moldau.replication.remote import RemoteSlot
 from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.files.disk import FileRange
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import Divergence
@@ -34,6 +36,7 @@ class PartitionReader:
         follower_fetched: Callable[[ReadRequest], None],
         leading: Leading,
         slot: RemoteSlot,
+        cold: DiskReads,
         snapshots: SnapshotLog | None = None,
     ) -> None:
         """``follower_fetched`` is called for a fetch of a follower whose log agrees with this log.
@@ -48,8 +51,13 @@ class PartitionReader:
         self._leading = leading
         self._snapshots = snapshots
         self._slot = slot
+        self._cold = cold
 
     def read(self, request: ReadRequest) -> ReadAnswer:
+        return self._read(request, is_repeated=False)
+
+    def _read(self, request: ReadRequest, *, is_repeated: bool) -> ReadAnswer:
+        """``is_repeated`` means that the records were loaded from the disk after the first call."""
         from_follower = request.replica_id >= 0
         # Consumers that send a rack can be sent to followers, even if the rack is empty (KIP-392).
         may_follow = not from_follower and request.client_rack is not None
@@ -61,8 +69,13 @@ class PartitionReader:
         if refusal is not None:
             return refusal
         # A follower's fetch counts only after the checks of its epoch and log. A follower with a diverging
-        # log may have none of the records before its offset.
-        if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
+        # log may have none of the records before its offset. A repeated read does not count, because the
+        # follower may have sent another fetch, with a smaller offset, in the meantime.
+        if (
+            from_follower
+            and not is_repeated
+            and log.local_log_start_offset <= request.offset <= log.log_end_offset
+        ):
             self._record_fetch(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset
@@ -82,17 +95,26 @@ class PartitionReader:
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
         if is_throttled and self._leading.withholds(request.replica_id):
             return known
+        from_disk = is_repeated
+        if not is_repeated and (request.max_bytes > 0 or request.min_one_batch):
+            cold = self._cold.first_range(request.offset, request.max_bytes)
+            if cold is not None:
+                return asyncio.get_running_loop().create_task(self._read_cold(request, cold))
+            from_disk = self._cold.continues(request.offset)
         try:
             result = log.read(
                 request.offset,
                 request.max_bytes,
                 upper_bound_offset=bound,
                 min_one_batch=request.min_one_batch,
+                is_loaded=from_disk,
             )
         except KafkaError as failure:
             if failure.code is ErrorCode.offset_moved_to_tiered_storage:
                 return self._read_remote(request, known, from_follower=from_follower)
             return known._replace(error=failure.code)
+        if from_disk:
+            self._cold.note_read(result.size_bytes, result.next_offset)
         aborted = self._aborted(request.offset, result) if request.read_committed else None
         views: Sequence[memoryview | bytes] = result.views
         if not from_follower:
@@ -109,6 +131,12 @@ class PartitionReader:
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
             is_throttled=is_throttled,
         )
+
+    async def _read_cold(self, request: ReadRequest, cold: FileRange) -> ReadOutcome:
+        """Read after the records were loaded. The replica's role and the log may have changed meanwhile."""
+        await self._cold.load(cold, request.offset, request.max_bytes)
+        answer = self._read(request, is_repeated=True)
+        return answer if isinstance(answer, ReadOutcome) else await answer
 
     def count_shared_reads(self, size_bytes: int, reader_rack: str | None, times: int) -> None:
         """See :meth:`moldau.replication.partition_interface.Partition.count_shared_reads`."""

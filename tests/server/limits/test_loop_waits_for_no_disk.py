@@ -1,11 +1,13 @@
 """The event loop does not wait for a disk while partitions are created, written to for the first time, or
-deleted."""
+deleted, or while records are read that are only on the disk."""
 
 import asyncio
 import dataclasses
+import random
 import threading
 from collections import Counter
 
+from confluent_kafka import Consumer, TopicPartition
 from wire_client import WireClient
 
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -31,6 +33,8 @@ class WatchedDisk(LocalDisk):
         self.watched_thread = None
         self.found = []
         self.folder_syncs = Counter()
+        self.cold = set()
+        self.loads = 0
 
     def note(self, operation, path):
         if threading.get_ident() == self.watched_thread:
@@ -70,6 +74,20 @@ class WatchedFile:
         self._disk.note("sync", self._file.path)
         self._file.sync()
 
+    def is_cached(self, position, size):
+        return self._file.path not in self._disk.cold
+
+    def load(self, position, size):
+        self._disk.note("load", self._file.path)
+        self._disk.cold.discard(self._file.path)
+        self._disk.loads += 1
+        self._file.load(position, size)
+
+    def view(self, position, size):
+        if self._file.path in self._disk.cold:
+            self._disk.note("view", self._file.path)
+        return self._file.view(position, size)
+
 
 def test_the_event_loop_waits_for_no_disk_while_partitions_come_and_go(tmp_path):
     async def scenario():
@@ -101,3 +119,58 @@ def use_partitions(address):
         assert {row.error_code for row in response.responses[0].partition_responses} == {ErrorCode.none}
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="wide")], timeout_ms=60_000)
         assert client.call((20, 6), request).responses[0].error_code is ErrorCode.none
+
+
+def test_the_event_loop_waits_for_no_disk_while_a_consumer_reads_old_records(tmp_path):
+    async def scenario():
+        disk = WatchedDisk()
+        machine = dataclasses.replace(Machine.real(), disk=disk)
+        node = ServerNode(development_config(str(tmp_path), 0, {}, diskless=False), machine, format_new=True)
+        address = await node.start()
+        try:
+            written = await asyncio.to_thread(write_old_records, str(address))
+            await asyncio.to_thread(drop_from_memory, disk, tmp_path / "old-0")
+            disk.watched_thread = threading.get_ident()
+            assert await asyncio.to_thread(read_all, str(address)) == written
+            disk.watched_thread = None
+            assert disk.found == []
+            assert disk.loads > 2, "the index and the records of more than one segment"
+        finally:
+            await node.stop()
+
+    asyncio.run(scenario())
+
+
+def write_old_records(address):
+    """Write some segments to a topic. Returns the values of all records."""
+    chance = random.Random(1)
+    values = [chance.randbytes(10_000) for _ in range(1_000)]
+    with WireClient(address) as client:
+        client.create_topic("old", **{"segment.bytes": str(3 << 20)})
+        for start in range(0, len(values), 50):
+            records = [
+                Record(number, 0, None, value, ()) for number, value in enumerate(values[start : start + 50])
+            ]
+            assert client.produce("old", build_batch(records)).error_code is ErrorCode.none
+    return values
+
+
+def drop_from_memory(disk, folder):
+    for path in folder.iterdir():
+        file = disk.open(str(path))
+        file.sync()
+        file.forget_pages()
+        file.close()
+    # Records at the end of the log were written a moment ago, so they are not checked.
+    names = sorted(path.stem for path in folder.glob("*.log"))[:-1]
+    disk.cold = {str(folder / (name + suffix)) for name in names for suffix in (".log", ".index")}
+
+
+def read_all(address):
+    settings = {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition("old", 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(1_000, timeout=60)]
+    finally:
+        consumer.close()

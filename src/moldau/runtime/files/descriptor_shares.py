@@ -60,9 +60,16 @@ def lack_of_open_files() -> str | None:
 
 def descriptors_for_files() -> int:
     """Maximum number of files that may have a descriptor at the same time. The number is a third of the
-    process's limit, because a memory map uses a second descriptor."""
+    process's limit, because the memory map of a file uses a second descriptor."""
     limits = _limits()
     return _UNLIMITED if limits is None else limits[0] // 3
+
+
+def descriptors_for_maps() -> int:
+    """Maximum number of descriptors for maps of ranges that are being sent, an eighth of the process's
+    limit."""
+    limits = _limits()
+    return _UNLIMITED if limits is None else limits[0] // 8
 
 
 def last_descriptor_for_clients() -> int | None:

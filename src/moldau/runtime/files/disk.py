@@ -67,6 +67,11 @@ class File(Protocol):
         """
         ...
 
+    def view_loaded(self, position: int, size: int) -> memoryview:
+        """Does the same as ``view``, for content that was just read from the disk and is sent once. If
+        possible, it is sent without a copy (:mod:`moldau.runtime.files.sendable`)."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes, or extend it with zeros."""
         ...
@@ -92,9 +97,31 @@ class File(Protocol):
         """
         ...
 
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether a read of this range, which the file has, probably does not wait for a device. The
+        system may free the memory at any time. The result is True if the system cannot tell."""
+        ...
+
+    def load(self, position: int, size: int) -> None:
+        """Read a range into the system's memory, for a reader that must not wait. The range is cut at the end
+        of the file. This call blocks."""
+        ...
+
     def close(self) -> None:
         """Release the handle. Existing views stay valid."""
         ...
+
+
+class FileRange(NamedTuple):
+    """A range of a file."""
+
+    file: File
+    position: int
+    size_bytes: int
+
+    def load(self) -> None:
+        """Read the range into the system's memory; see :meth:`File.load`. This call blocks."""
+        self.file.load(self.position, self.size_bytes)
 
 
 class Lock(Protocol):

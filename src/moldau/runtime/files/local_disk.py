@@ -11,9 +11,10 @@ from typing import Final, TypeVar
 
 from moldau.runtime import recycled_memory
 from moldau.runtime.buffers import Buffer
-from moldau.runtime.files import residency
+from moldau.runtime.files import page_cache, residency
 from moldau.runtime.files.descriptor_cache import NO_DESCRIPTOR, PROCESS, DescriptorCache
 from moldau.runtime.files.disk import DiskError, DiskSpace, File, Lock
+from moldau.runtime.files.sendable import CAN_SEND, SENDABLE_SIZE_BYTES, map_sendable
 
 T = TypeVar("T")
 
@@ -307,6 +308,39 @@ class LocalFile:
             view = memoryview(shown)
             self._map, self._map_view = shown, view
         return view
+
+    def view_loaded(self, position: int, size: int) -> memoryview:
+        if not CAN_SEND or size < SENDABLE_SIZE_BYTES:
+            return self.view(position, size)
+        with self._used() as descriptor:
+            length = os.fstat(descriptor).st_size
+            if position + size > length:
+                raise DiskError(errno.EIO, f"read of {size} bytes past the end ({length})", self.path)
+            shown = map_sendable(self, descriptor, position, size)
+        return self.view(position, size) if shown is None else shown
+
+    def send_to(self, socket_descriptor: int, position: int, size_bytes: int) -> int:
+        """See :class:`moldau.runtime.files.sendable.Source`."""
+        self.users.append(None)
+        self.is_recent = True
+        try:
+            descriptor = self._descriptor
+            if descriptor == NO_DESCRIPTOR:
+                descriptor = self._reopen()
+            return os.sendfile(socket_descriptor, descriptor, position, size_bytes)
+        finally:
+            self.users.pop()
+
+    def is_cached(self, position: int, size: int) -> bool:
+        try:
+            with self._used() as descriptor:
+                return page_cache.is_cached(descriptor, self._inode[0], position, size)
+        except OSError:
+            return True  # the file cannot be opened again, and the read will find the same error
+
+    def load(self, position: int, size: int) -> None:
+        with self._used() as descriptor:
+            page_cache.load(descriptor, position, size)
 
     def truncate(self, size: int) -> None:
         self.drop_map()

@@ -16,6 +16,9 @@ from moldau.simulation.world.workers import SimulatedWorkers, SyncJob
 if TYPE_CHECKING:
     from moldau.simulation.world.world import World
 
+COLD_CHANCES = (0.0, 0.0, 0.0, 0.3)
+"""The chances of hosts that bytes of a file are not in memory."""
+
 Program = Callable[[Machine], Coroutine[Any, Any, Any]]
 
 
@@ -38,6 +41,8 @@ class Host:
         self.sync_jobs: list[SyncJob] = []
         """The jobs of worker threads that have synced files on this host's disk."""
         self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)
+        cold = stream(world.seed, "cold", name)
+        self.disk.forgets(cold, cold.choice(COLD_CHANCES))
 
     @property
     def running(self) -> bool:

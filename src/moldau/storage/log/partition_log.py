@@ -129,6 +129,7 @@ class PartitionLog:
     def _bind_reads(self, state: LogState) -> None:
         reader = LogReader(self.topic_partition, state)
         self.read = reader.read
+        self.cold_range = reader.cold_range
         self.aborted_transactions = reader.aborted_transactions
         self.timestamp_step = reader.timestamp_step
         self.latest_batch = reader.latest_batch

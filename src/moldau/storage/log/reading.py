@@ -2,6 +2,7 @@
 
 from moldau.protocol.partitions import TopicPartition
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.files.disk import FileRange
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
 from moldau.storage.log.state.log_state import LogState
 from moldau.storage.segments.timestamp_search import Step, latest_batch, search_step
@@ -21,12 +22,14 @@ class LogReader:
         *,
         upper_bound_offset: int | None = None,
         min_one_batch: bool = True,
+        is_loaded: bool = False,
     ) -> ReadResult:
         """Whole batches below the upper limit, beginning with the batch that contains ``offset``.
 
         The result has at most ``max_bytes``. With ``min_one_batch`` it has the first batch even if that batch
         is larger. The views stay valid until they are released, unless their bytes are truncated. Therefore a
-        reader above the high watermark copies the bytes before the next truncation.
+        reader above the high watermark copies the bytes before the next truncation. ``is_loaded`` means that
+        the bytes were loaded from the disk for this read.
 
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end. Raises
         ``KafkaError(offset_moved_to_tiered_storage)`` for records that are only in the remote tier.
@@ -47,10 +50,28 @@ class LogReader:
         if offset >= upper_bound_offset:
             return ReadResult([], 0, offset, segments.active.base_offset, segments.active.size_bytes)
         try:
-            return segments.read(offset, max_bytes, upper_bound_offset, min_one_batch)
+            return segments.read(offset, max_bytes, upper_bound_offset, min_one_batch, is_loaded)
         except OSError as error:
             access.check_descriptors("reading", error)
             access.fail("reading", error)
+
+    def cold_range(self, offset: int, max_bytes: int) -> FileRange | None:
+        """Return bytes that must be loaded from the disk before a read of ``max_bytes`` from ``offset`` can
+        continue without waiting. The result is None if no such bytes were found, or if the log cannot be
+        read at this offset.
+
+        When the bytes are loaded, the caller asks again.
+        """
+        state = self._state
+        segments = state.segments
+        if state.access.failure is not None or not (
+            segments.segments[0].base_offset <= offset < segments.end_offset
+        ):
+            return None
+        try:
+            return segments.cold_range(offset, max_bytes)
+        except OSError:
+            return None  # the read will find the same error and handle it
 
     def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedEntry]:
         """The aborted transactions with records in the result of a read from ``offset``."""

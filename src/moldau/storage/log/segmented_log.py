@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from moldau.runtime.files.disk import File
+from moldau.runtime.files.disk import File, FileRange
 from moldau.runtime.machine import Machine
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.config import LogConfig
@@ -133,7 +133,35 @@ class SegmentedLog:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool) -> ReadResult:
+    def cold_range(self, offset: int, max_bytes: int) -> FileRange | None:
+        """Return bytes of a segment that :meth:`read` would have to wait for; see
+        :meth:`LogReader.cold_range`."""
+        active = self.active
+        if offset >= active.base_offset:
+            return active.cold_range(offset, max_bytes)
+        index = self.index_holding(offset)
+        while True:
+            segment = self.segments[index]
+            found = segment.cold_range(offset, max_bytes)
+            index += 1
+            # After compaction a segment may end before the next segment begins.
+            is_last = index == len(self.segments)
+            if found is not None or is_last or segment.position_of(offset) < segment.size_bytes:
+                return found
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether the batches from ``offset`` are at the end of the log, where :meth:`cold_range` does not
+        check them."""
+        return offset >= self.active.base_offset and self.active.is_recent(offset)
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        upper_bound_offset: int,
+        min_one_batch: bool,
+        is_loaded: bool = False,
+    ) -> ReadResult:
         """Read whole batches of one segment; see :meth:`LogReader.read`."""
         active = self.active
         if offset >= active.base_offset:
@@ -163,9 +191,9 @@ class SegmentedLog:
             return ReadResult([], 0, offset, segment.base_offset, start)
         segment.remember(next_offset, end)
         size_bytes = end - start
-        return ReadResult(
-            [segment.file.view(start, size_bytes)], size_bytes, next_offset, segment.base_offset, start
-        )
+        file = segment.file
+        view = file.view_loaded(start, size_bytes) if is_loaded else file.view(start, size_bytes)
+        return ReadResult([view], size_bytes, next_offset, segment.base_offset, start)
 
     def last_batch(self) -> tuple[File, int] | None:
         """Return the file and the position of the last batch; ``None`` while the active segment is empty."""

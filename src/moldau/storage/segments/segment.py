@@ -6,7 +6,7 @@ from typing import Final
 
 from moldau.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP
 from moldau.runtime.buffers import Buffer
-from moldau.runtime.files.disk import Disk, File
+from moldau.runtime.files.disk import Disk, File, FileRange
 from moldau.storage.folders.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -27,6 +27,10 @@ from moldau.storage.segments.transaction_index import TransactionIndex
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 MAX_POSITION: Final = 2**31 - 1
 _MAX_REMEMBERED_POSITIONS: Final = 64
+
+RECENT_SIZE_BYTES: Final = 1024 * 1024
+"""Size in bytes of the end of the active segment. It is not checked whether this part is in memory, because
+it was usually written a short time ago, and most readers read only this part."""
 
 
 class Segment:
@@ -271,6 +275,36 @@ class Segment:
         if len(remembered) >= _MAX_REMEMBERED_POSITIONS:
             remembered.clear()
         remembered[offset] = position
+
+    def cold_range(self, offset: int, max_bytes: int) -> FileRange | None:
+        """Return bytes that a read of ``max_bytes`` from ``offset`` would have to wait for, because they are
+        only on the disk. The result is None if no such bytes were found.
+
+        When these bytes are loaded, the read may need more bytes that are only on the disk.
+        """
+        recent = 0 if self.is_sealed else RECENT_SIZE_BYTES
+        if self.size_bytes <= recent:
+            return None
+        # The header of the batch after the last whole batch is read, too.
+        wanted_bytes = max(0, max_bytes) + HEADER_SIZE_BYTES
+        position = self._remembered.get(offset)
+        if position is None:
+            cold_index = self.offset_index.cold_range()
+            if cold_index is not None:
+                return cold_index
+            position = self.offset_index.lookup(offset)
+            wanted_bytes += self._index_interval_bytes
+        left = self.size_bytes - position
+        if left <= recent:
+            return None
+        size_bytes = min(left, wanted_bytes)
+        file = self.file
+        return None if file.is_cached(position, size_bytes) else FileRange(file, position, size_bytes)
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether the batches from ``offset`` are in the part at the end that :meth:`cold_range` does not
+        check."""
+        return not self.is_sealed and self.size_bytes - self.position_of(offset) <= RECENT_SIZE_BYTES
 
     def whole_batches_end(self, start: int, limit: int) -> tuple[int, int | None]:
         """Returns the end of the last batch that fits into ``[start, limit)``, and the offset after that

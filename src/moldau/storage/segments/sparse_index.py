@@ -13,7 +13,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import ClassVar
 
-from moldau.runtime.files.disk import Disk, File
+from moldau.runtime.files.disk import Disk, File, FileRange
 
 CHUNK_ENTRIES = 512
 """Number of new entries that are written together. The number is small, so the append that begins a new
@@ -82,6 +82,15 @@ class SparseIndex:
         if self._sealed_size is None:
             return bisect_right(self._values, value) - 1
         return self._floor_sealed(value, 1)
+
+    def cold_range(self) -> FileRange | None:
+        """Return the content of the index if it must be read from the disk. The result is None if the entries
+        are in memory."""
+        size_bytes = self._sealed_size
+        if not size_bytes:
+            return None
+        file = self._open_file()
+        return None if file.is_cached(0, size_bytes) else FileRange(file, 0, size_bytes)
 
     def _floor_sealed(self, wanted: int, field: int) -> int:
         size_bytes = self._sealed_size

@@ -169,8 +169,8 @@ class FetchHandlers:
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | PendingReads") -> None:
         """Let the request wait for more bytes. Callbacks continue it, and it has no task of its own, because
         very many idle consumers may wait at the same time."""
-        # The request becomes a waiter before the remote reads end. These reads take a long time, and the
-        # request must not miss an append during this time.
+        # The request becomes a waiter before the pending reads end. These reads may take a long time, and
+        # the request must not miss an append during this time.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         waiting.passes.note_waiter(waiter)
         if isinstance(pending, PendingReads):

@@ -261,7 +261,7 @@ class FetchPasses:
 
 class PendingReads:
     """The result of a pass over all partitions of a request, when some reads are still in progress, because
-    they need a slower store."""
+    they need a disk or a remote store."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering

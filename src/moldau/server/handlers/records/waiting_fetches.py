@@ -41,7 +41,7 @@ class FetchQuestion(Protocol[F]):
         ...
 
     def read(self) -> "F | asyncio.Future[F]":
-        """Read the partitions. The result is a future if a read needs a slower store."""
+        """Read the partitions. The result is a future if a read needs a disk or a remote store."""
         ...
 
     def is_enough(self, found: F) -> bool:
@@ -161,7 +161,7 @@ class FetchGroup(Waiter[PartitionKey], Generic[F]):
         self._found: F | None = None
         """The result of the last read, which was not enough."""
         self._is_reading = False
-        """Whether a read from a slower store is in progress."""
+        """Whether a read from a disk or a remote store is in progress."""
         self._is_woken = False
         """Whether the wait has ended, and another read is necessary."""
         self._body: Buffers | None = None

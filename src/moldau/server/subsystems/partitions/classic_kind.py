@@ -13,6 +13,7 @@ from moldau.protocol.partitions import PartitionKey, TopicPartition
 from moldau.replication.classic_partition import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
+from moldau.replication.disk_reads import THREAD_COUNT
 from moldau.replication.leading import ReplicaListener
 from moldau.replication.partition_interface import StopReason
 from moldau.replication.waiters import WaitingRoom
@@ -76,8 +77,15 @@ class ClassicKind(PartitionKind[ClassicPartition]):
         self._has_snapshots = has_snapshots
         self._machine = host.machine
         self._logs = host.logs
+        cold_read_workers = host.machine.workers.apart(THREAD_COUNT, "moldau-cold-reads")
         self._replicas = ReplicaContext(
-            host.machine, host.local_id, host.arrivals, host.meters, listener, _loop_clock()
+            host.machine,
+            host.local_id,
+            host.arrivals,
+            host.meters,
+            listener,
+            _loop_clock(),
+            cold_read_workers,
         )
         self._log_config = log_config
         self._min_in_sync = min_in_sync

@@ -50,10 +50,21 @@ class SimulatedDisk:
         """Folders whose disks have failed. All operations in these folders fail."""
         self.capacity_bytes: int | None = None
         self.error_count = 0
+        self._is_cold: Callable[[], bool] = lambda: False
 
     def mount(self, process: Process) -> "MountedDisk":
         """Return the disk port for a process. After the process has ended, the port cannot be used."""
         return MountedDisk(self, process)
+
+    def forgets(self, chance: random.Random, cold_chance: float) -> None:
+        """Set the chance that bytes of a file are not in memory, so that a worker must load them for a
+        reader."""
+        if cold_chance:
+            self._is_cold = lambda: chance.random() < cold_chance
+
+    def is_cold(self) -> bool:
+        """Whether the bytes of a range are not in memory."""
+        return self._is_cold()
 
     def crash(self) -> None:
         """Apply a loss of the machine's power."""
@@ -148,6 +159,9 @@ class SimulatedFile:
             raise DiskError(errno.EIO, f"read of {size} bytes at {position} past the end", self._path)
         return memoryview(content)
 
+    def view_loaded(self, position: int, size: int) -> memoryview:
+        return self.view(position, size)
+
     def truncate(self, size: int) -> None:
         if size < 0:
             raise _error(errno.EINVAL, self._path)
@@ -173,6 +187,12 @@ class SimulatedFile:
 
     def forget_pages(self, position: int = 0, size: int = 0) -> None:
         self._check("forget")
+
+    def is_cached(self, position: int, size: int) -> bool:
+        return not self._disk.device.is_cold()
+
+    def load(self, position: int, size: int) -> None:
+        self._check("read")
 
     def close(self) -> None:
         self._closed = True

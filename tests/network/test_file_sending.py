@@ -19,7 +19,8 @@ from moldau.network.file_sending import FileSender
 from moldau.network.writing import TurnShare, WriteQueue, transport_sends_vectors
 from moldau.runtime.buffers import Buffer
 from moldau.runtime.files import sendable
-from moldau.runtime.files.local_disk import LocalDisk, LocalFile
+from moldau.runtime.files.local_disk import LocalDisk
+from moldau.runtime.files.local_file import LocalFile
 from moldau.runtime.files.sendable import CAN_SEND, SENDABLE_SIZE_BYTES, SendableMap, sendable_range
 
 pytestmark = pytest.mark.skipif(not CAN_SEND, reason="only Linux sends files to sockets that do not block")

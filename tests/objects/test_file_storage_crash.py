@@ -12,7 +12,7 @@ from storage_fakes import collect
 from moldau.objects import FileStorage, StorageError
 from moldau.objects.file_storage import LEFTOVER_AGE_MS
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy, SystemClock
-from moldau.runtime.files.local_disk import LocalFile
+from moldau.runtime.files.local_file import LocalFile
 from moldau.simulation.world.disks.disk import DiskFault, SimulatedDisk
 from moldau.simulation.world.process import Process
 

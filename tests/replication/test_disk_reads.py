@@ -21,7 +21,7 @@ from moldau.replication.partition_interface import ReadAnswer, ReadOutcome, Read
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
 from moldau.runtime.files.disk import DiskError
-from moldau.runtime.files.local_disk import LocalFile
+from moldau.runtime.files.local_file import LocalFile
 from moldau.runtime.files.sendable import CAN_SEND, sendable_range
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog

@@ -14,7 +14,7 @@ import pytest
 
 from moldau.runtime import Disk, DiskError, LocalDisk
 from moldau.runtime.buffers import Buffer
-from moldau.runtime.files import local_disk as disk_module
+from moldau.runtime.files import local_file
 from moldau.simulation.world.disks.disk import SimulatedDisk
 from moldau.simulation.world.process import Process
 
@@ -62,7 +62,7 @@ def test_large_writes_go_to_the_system_in_pieces(
         return os.pwrite(descriptor, content[: len(content) - missing], position)
 
     monkeypatch.setattr(os, "pwritev", write_some)
-    size_max = disk_module.WRITE_SIZE_BYTES_MAX
+    size_max = local_file.WRITE_SIZE_BYTES_MAX
     chance = random.Random(3)
     content = chance.randbytes(3 * size_max)
     ends = sorted([chance.randrange(len(content)) for _ in range(20)] + [size_max, len(content)])

@@ -13,7 +13,7 @@ import pytest
 
 from moldau.runtime import LocalDisk
 from moldau.runtime.files import residency
-from moldau.runtime.files.local_disk import LocalFile
+from moldau.runtime.files.local_file import LocalFile
 
 MIB = 1024 * 1024
 BOUND = 32 * MIB

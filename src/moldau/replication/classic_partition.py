@@ -24,7 +24,6 @@ from moldau.replication.context import ReplicaContext
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.replica import Replica
-from moldau.replication.disk_reads import DiskReads
 from moldau.replication.fetching.following import Following
 from moldau.replication.leading import Leading
 from moldau.replication.lookups.list_offsets import OffsetLookup
@@ -105,8 +104,8 @@ class ClassicPartition:
         self.leading = Leading(replica, context.listener, self._monotonic_ms, moved, brokers_moved)
         """Changes of the in-sync set while this replica leads."""
         fetched = weakly(self._follower_fetched)
-        cold = DiskReads(log, context.cold_read_workers or machine.workers)
-        reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, cold, snapshots)
+        disk_reads = context.disk_reads(log)
+        reader = PartitionReader(disk_reads, replica, self._traffic, fetched, self.leading, slot, snapshots)
         self.read, self.is_up_to_date = reader.read, reader.is_up_to_date
         self.count_shared_reads = reader.count_shared_reads
         self.delete_records = self._deletion.delete

@@ -35,7 +35,7 @@ class DiskReads:
     """Loads the records of one log for its readers."""
 
     def __init__(self, log: PartitionLog, workers: Workers) -> None:
-        self._log = log
+        self.log = log
         self._workers = workers
         self._next_offsets: dict[int, float] = {}
         """The offsets of the next reads of sequences, each with the time of the previous read."""
@@ -47,7 +47,7 @@ class DiskReads:
 
     def note_read(self, size_bytes: int, next_offset: int) -> None:
         """Record a read of a sequence. A sequence ends with a small read, and at the end of the log."""
-        if size_bytes < SENDABLE_SIZE_BYTES or self._log.segments.is_recent(next_offset):
+        if size_bytes < SENDABLE_SIZE_BYTES or self.log.segments.is_recent(next_offset):
             return
         self._next_offsets[next_offset] = asyncio.get_running_loop().time()
         if len(self._next_offsets) > SEQUENCES_MAX:
@@ -55,7 +55,7 @@ class DiskReads:
 
     def first_range(self, offset: int, max_bytes: int) -> FileRange | None:
         """Return the bytes that must be loaded before a read; see :meth:`LogReader.cold_range`."""
-        return self._log.cold_range(offset, max_bytes)
+        return self.log.cold_range(offset, max_bytes)
 
     async def load(self, first: FileRange, offset: int, max_bytes: int) -> None:
         """Load all bytes that a read needs, beginning with ``first``. If the disk fails, nothing is raised,
@@ -68,4 +68,4 @@ class DiskReads:
                 return
             with contextlib.suppress(OSError):
                 await self._workers.run(wanted.load)
-            loaded, wanted = wanted, self._log.cold_range(offset, max_bytes)
+            loaded, wanted = wanted, self.log.cold_range(offset, max_bytes)

@@ -20,7 +20,6 @@ from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.files.disk import FileRange
 from moldau.storage.log.append_info import ReadResult
-from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import Divergence
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
@@ -30,28 +29,28 @@ class PartitionReader:
 
     def __init__(
         self,
-        log: PartitionLog,
+        disk_reads: DiskReads,
         replica: Replica,
         traffic: PartitionTraffic,
         follower_fetched: Callable[[ReadRequest], None],
         leading: Leading,
         slot: RemoteSlot,
-        cold: DiskReads,
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``follower_fetched`` is called for a fetch of a follower whose log agrees with this log.
+        """``disk_reads`` has the log. ``follower_fetched`` is called for a fetch of a follower whose log
+        agrees with this log.
 
         ``leading`` finds followers in the rack of a consumer (KIP-392) and contains the quota of leaders
-        (KIP-73). ``snapshots`` is the same object as ``log`` if the log has snapshots, otherwise ``None``.
+        (KIP-73). ``snapshots`` is the same log if the log has snapshots, otherwise ``None``.
         """
-        self._log = log
+        self._disk_reads = disk_reads
+        self._log = disk_reads.log
         self._replica = replica
         self._traffic = traffic
         self._follower_fetched = follower_fetched
         self._leading = leading
         self._snapshots = snapshots
         self._slot = slot
-        self._cold = cold
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         return self._read(request, is_repeated=False)
@@ -92,15 +91,22 @@ class PartitionReader:
             # beyond the end, this leader is new. An earlier leader has served records up to this offset, and
             # the watermark will reach this offset again.
             return known._replace(aborted=[]) if request.read_committed else known
+        return self._read_log(request, known, bound, is_repeated=is_repeated)
+
+    def _read_log(
+        self, request: ReadRequest, known: ReadOutcome, bound: int, *, is_repeated: bool
+    ) -> ReadAnswer:
+        """Read records up to the offset ``bound``. ``known`` contains the partition's offsets."""
+        log, from_follower = self._log, request.replica_id >= 0
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
         if is_throttled and self._leading.withholds(request.replica_id):
             return known
         from_disk = is_repeated
         if not is_repeated and (request.max_bytes > 0 or request.min_one_batch):
-            cold = self._cold.first_range(request.offset, request.max_bytes)
+            cold = self._disk_reads.first_range(request.offset, request.max_bytes)
             if cold is not None:
                 return asyncio.get_running_loop().create_task(self._read_cold(request, cold))
-            from_disk = self._cold.continues(request.offset)
+            from_disk = self._disk_reads.continues(request.offset)
         try:
             result = log.read(
                 request.offset,
@@ -114,19 +120,19 @@ class PartitionReader:
                 return self._read_remote(request, known, from_follower=from_follower)
             return known._replace(error=failure.code)
         if from_disk:
-            self._cold.note_read(result.size_bytes, result.next_offset)
+            self._disk_reads.note_read(result.size_bytes, result.next_offset)
         aborted = self._aborted(request.offset, result) if request.read_committed else None
         views: Sequence[memoryview | bytes] = result.views
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
         else:
-            views = self._for_follower(result, watermark)
+            views = self._for_follower(result, known.high_watermark)
         return ReadOutcome(
             views=views,
             size_bytes=result.size_bytes,
-            high_watermark=watermark,
-            last_stable_offset=stable,
-            log_start_offset=log.offsets.log_start_offset,
+            high_watermark=known.high_watermark,
+            last_stable_offset=known.last_stable_offset,
+            log_start_offset=known.log_start_offset,
             aborted=aborted,
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
             is_throttled=is_throttled,
@@ -134,7 +140,7 @@ class PartitionReader:
 
     async def _read_cold(self, request: ReadRequest, cold: FileRange) -> ReadOutcome:
         """Read after the records were loaded. The replica's role and the log may have changed meanwhile."""
-        await self._cold.load(cold, request.offset, request.max_bytes)
+        await self._disk_reads.load(cold, request.offset, request.max_bytes)
         answer = self._read(request, is_repeated=True)
         return answer if isinstance(answer, ReadOutcome) else await answer
 

@@ -18,8 +18,8 @@ FIRST_LONE_VERSION = 9
 (KIP-482). The general handler serves older clients."""
 TOPIC_ID_VERSION = 13
 
-LoneRequest: TypeAlias = tuple[bytes | None, int, int, bytes, int, memoryview]
-"""The values of a request, in this order: transactional id in UTF-8 or None, acks, time-out in ms, topic (its
+LoneRequest: TypeAlias = tuple[str | None, int, int, bytes, int, memoryview]
+"""The values of a request, in this order: transactional id or None, acks, time-out in ms, topic (its
 name in UTF-8, or the 16 bytes of its id), number of the partition, records."""
 LoneReader: TypeAlias = Callable[[memoryview], LoneRequest | None]
 LonePacker: TypeAlias = Callable[[bytes, int, int, int, int], bytes]
@@ -74,7 +74,10 @@ def _reader(struct_of: Callable[[memoryview, int], Struct]) -> LoneReader:
         stop = start + size
         if stop < start or body[stop:] != _NO_TAGS:
             return None
-        name = None if name_size < 0 else bytes(body[1 : 1 + name_size])
+        try:
+            name = None if name_size < 0 else str(body[1 : 1 + name_size], "utf-8")
+        except UnicodeDecodeError:
+            return None
         return name, acks, timeout_ms, topic, index, body[start:stop]
 
     return read

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from moldau.runtime.files.disk import DiskError, File
-from moldau.runtime.files.local_disk import LocalFile
+from moldau.runtime.files.local_file import LocalFile
 from moldau.runtime.files.syncs import FileSyncs
 
 _log = logging.getLogger(__name__)

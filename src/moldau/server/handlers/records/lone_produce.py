@@ -27,9 +27,9 @@ from moldau.server.topics.registry import PartitionRegistry
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Returns whether the client may write to a partition, by the rules of the general handler."""
 AppendInTransaction = Callable[
-    [RequestContext, Partition, memoryview, bytes | None, int, int], "AppendAnswer | None"
+    [RequestContext, Partition, memoryview, str | None, int, int], "AppendAnswer | None"
 ]
-"""Appends a transactional batch. The last three arguments are the transactional id in UTF-8, acks, and the
+"""Appends a transactional batch. The last three arguments are the transactional id, acks, and the
 time-out in ms. Returns None if the general handler must refuse the batch."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 """Returns a partition's entry in the response, as the general handler makes it."""

@@ -88,20 +88,18 @@ class ProduceHandlers:
         context: RequestContext,
         partition: Partition,
         records: memoryview,
-        transactional_id: bytes | None,
+        transactional_id: str | None,
         acks: int,
         timeout_ms: int,
     ) -> "AppendAnswer | None":
         """Append the batch of a request to one partition. Returns None if the general handler must refuse
         the batch."""
-        try:
-            name = None if transactional_id is None else transactional_id.decode()
-        except UnicodeDecodeError:
-            return None
-        if name is None or not self._may_take_part(context, name):
+        if transactional_id is None or not self._may_take_part(context, transactional_id):
             return None
         self._turn.settle()  # earlier batches of the producer may be staged
-        produce = TransactionalProduce(name, context.api_version, acks, timeout_ms, context.connection)
+        produce = TransactionalProduce(
+            transactional_id, context.api_version, acks, timeout_ms, context.connection
+        )
         return self._transactional.append(partition, records, produce)
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> HandlerResult:

@@ -77,7 +77,7 @@ class ClassicKind(PartitionKind[ClassicPartition]):
         self._has_snapshots = has_snapshots
         self._machine = host.machine
         self._logs = host.logs
-        cold_read_workers = host.machine.workers.apart(THREAD_COUNT, "moldau-cold-reads")
+        disk_read_workers = host.machine.workers.apart(THREAD_COUNT, "moldau-disk-reads")
         self._replicas = ReplicaContext(
             host.machine,
             host.local_id,
@@ -85,7 +85,7 @@ class ClassicKind(PartitionKind[ClassicPartition]):
             host.meters,
             listener,
             _loop_clock(),
-            cold_read_workers,
+            disk_read_workers,
         )
         self._log_config = log_config
         self._min_in_sync = min_in_sync

@@ -42,7 +42,7 @@ class Sizes:
     repeats: int
 
 
-FULL: Final = Sizes(records=600_000, cold_records=3_000_000, seconds=4.0, repeats=5)
+FULL: Final = Sizes(records=600_000, cold_records=3_000_000, seconds=4.0, repeats=3)
 QUICK: Final = Sizes(records=200_000, cold_records=1_000_000, seconds=1.0, repeats=1)
 
 

@@ -6,10 +6,12 @@ reads records which are only on the disk, as fast as it can. Moldau and Apache K
 
 import argparse
 import contextlib
+import os
 import pathlib
 import statistics
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,7 @@ from bench.peers.rows import cool
 MODULE: Final = "bench.loads.busy_load"
 RECORD_SIZE: Final = 1024
 NOBODY: Final = "none"
+SETTLE_S: Final = 2.0
 RATE: Final = 1000
 """Number of single records per second whose latency is measured."""
 
@@ -66,6 +69,9 @@ def half_throughput(report: Report, brokers: Brokers, partitions: int, sizes: Si
     found: dict[str, list[Sample]] = {name: [] for name in brokers}
     for repeat in range(sizes.repeats):
         for name, broker in brokers.items():
+            # The system still writes the records of the last measurement to the disk.
+            os.sync()
+            time.sleep(SETTLE_S)
             found[name].append(latency(broker, f"half-{partitions}-{repeat}", partitions, sizes, rate))
     for name, runs in found.items():
         row: dict[str, Any] = {"broker": name, "partitions": partitions}

@@ -53,13 +53,10 @@ class DiskReads:
         if len(self._next_offsets) > SEQUENCES_MAX:
             del self._next_offsets[next(iter(self._next_offsets))]
 
-    def first_range(self, offset: int, max_bytes: int) -> FileRange | None:
-        """Return the bytes that must be loaded before a read; see :meth:`LogReader.cold_range`."""
-        return self.log.cold_range(offset, max_bytes)
-
     async def load(self, first: FileRange, offset: int, max_bytes: int) -> None:
-        """Load all bytes that a read needs, beginning with ``first``. If the disk fails, nothing is raised,
-        because the read then finds the same error."""
+        """Load all bytes that a read needs, beginning with ``first``, which
+        :meth:`moldau.storage.log.reading.LogReader.cold_range` has found. If the disk fails, nothing is
+        raised, because the read then finds the same error."""
         loaded: FileRange | None = None
         wanted: FileRange | None = first
         for _ in range(LOADS_MAX):

@@ -103,7 +103,7 @@ class PartitionReader:
             return known
         from_disk = is_repeated
         if not is_repeated and (request.max_bytes > 0 or request.min_one_batch):
-            cold = self._disk_reads.first_range(request.offset, request.max_bytes)
+            cold = log.cold_range(request.offset, request.max_bytes)
             if cold is not None:
                 return asyncio.get_running_loop().create_task(self._read_cold(request, cold))
             from_disk = self._disk_reads.continues(request.offset)
